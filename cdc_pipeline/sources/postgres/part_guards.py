@@ -24,14 +24,14 @@ def check_logged(name: TableName, parts: Sequence[TablePart]) -> None:
 def check_readable(name: TableName, parts: Sequence[TablePart]) -> None:
     """Raises SourceError if the pipeline's role does not see all rows. A copy needs that; the stream does not.
 
-    A copy reads each partition by its own name, so the right to read the partitioned table is not enough.
+    A copy reads each partition by its own name, so rights and policies of the partitioned table do not count.
     """
     unread = [part.sql for part in parts if not (part.uses_schema and part.reads)]
     if unread:
         what = f"the table {name}" if unread == [parts[0].sql] else f"{_shown(unread)} of the table {name}"
         raise SourceError(
             f"{what} cannot be read",
-            expected="SELECT on it and on each of its partitions, and USAGE on their schemas, for the snapshot",
+            expected="SELECT on it, or on each of its partitions, and USAGE on their schemas, for the snapshot",
             remedy=f"run GRANT SELECT ON {_shown(unread)} TO the pipeline's role: cdc setup-source --print-sql prints"
             " all that is missing",
         )
@@ -40,7 +40,8 @@ def check_readable(name: TableName, parts: Sequence[TablePart]) -> None:
         raise SourceError(
             f"row-level security hides rows of {_shown(filtered)} from the pipeline's role",
             expected=f"a role that sees every row of {name}: the stream has them all",
-            remedy="run ALTER ROLE ... BYPASSRLS for the pipeline's role, as cdc setup-source --print-sql prints it",
+            remedy="run ALTER ROLE ... BYPASSRLS for the pipeline's role, as cdc setup-source --print-sql prints it;"
+            " or, if nobody may do that, make it a member of the role that owns the table",
         )
 
 

@@ -16,11 +16,13 @@ SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text
                  JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                  WHERE i.indrelid = c.oid AND i.indimmediate AND i.indnkeyatts >= k.place
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}'),
-       has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
-FROM (SELECT oid AS of, oid AS relation, true AS is_named FROM unnest(%(tables)s::oid[]) AS w (oid)
+       has_schema_privilege(n.oid, 'USAGE'), part.is_above OR has_table_privilege(c.oid, 'SELECT'),
+       NOT part.is_above AND row_security_active(c.oid)
+FROM (SELECT *, is_named AND count(*) OVER (PARTITION BY of) > 1 AS is_above FROM (
+      SELECT oid AS of, oid AS relation, true AS is_named FROM unnest(%(tables)s::oid[]) AS w (oid)
       UNION ALL
       SELECT w.oid, leaf.relid, false FROM unnest(%(tables)s::oid[]) AS w (oid)
-      CROSS JOIN LATERAL pg_partition_tree(w.oid) AS leaf WHERE leaf.isleaf AND leaf.relid <> w.oid) AS part
+      CROSS JOIN LATERAL pg_partition_tree(w.oid) AS leaf WHERE leaf.isleaf AND leaf.relid <> w.oid) AS listed) AS part
 JOIN pg_class AS c ON c.oid = part.relation JOIN pg_namespace AS n ON n.oid = c.relnamespace
 ORDER BY 1, NOT part.is_named, 2
 """
@@ -32,8 +34,9 @@ class TablePart:
 
     `sql`: its quoted name. `is_logged`: its changes are in the server's log; those of foreign and unlogged tables are
     not. `is_whole`: updates and deletes carry the whole old row. `identity`: otherwise, the columns of the old row that
-    they carry; if it is empty, the server refuses updates and deletes of the table once it is published. `is_filtered`:
-    row-level security hides rows from the pipeline's role.
+    they carry; if it is empty, the server refuses updates and deletes of the table once it is published. `reads`: the
+    pipeline's role may read its rows. `is_filtered`: row-level security hides rows from that role. Both do not concern
+    a table that has its rows in partitions: a copy reads those.
     """
 
     sql: str

@@ -24,7 +24,6 @@ MISSING = [
     'GRANT SELECT ON "public"."customers" TO "cdc_reader";',
     'GRANT USAGE ON SCHEMA "hidden" TO "cdc_reader";',
     'GRANT SELECT ON "hidden"."log" TO "cdc_reader";',
-    'GRANT SELECT ON "hidden"."parted" TO "cdc_reader";',
     'GRANT SELECT ON "hidden"."part" TO "cdc_reader";',
     "ALTER TABLE public.customers REPLICA IDENTITY FULL;",
     "ALTER TABLE hidden.log REPLICA IDENTITY FULL;",

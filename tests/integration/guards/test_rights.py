@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cdc_pipeline.errors import SourceError
 from tests.crash.world import World, take_snapshot
 from tests.support.guarded import begin_again, go_on, in_lake, name_of, world_of
 from tests.support.streams import database_of, run_sql
@@ -44,6 +45,16 @@ def warnings(logs: Sequence[dict[str, object]]) -> list[str]:
     return [str(log["found"]) for log in logs if log["event"] == WARNED]
 
 
+def copied(world: World) -> list[object]:
+    """Ids that `verify` and `repair` read of the source."""
+    with world.process() as pipeline:
+        name = name_of(world, "orders")
+        known = pipeline.registered_stream().tables()[name]
+        assert known.schema is not None
+        with pipeline.source.hold_position("test", name="test") as held, pipeline.source.copy_at(held.exported) as copy:
+            return [row["id"] for block in copy.rows(name, known.schema) for row in block.rows.to_pylist()]
+
+
 @pytest.mark.parametrize("kind", LATER)
 def test_a_table_streams_on_when_a_right_to_copy_it_is_lost_and_a_warning_names_the_right(
     kind: str, role: str, database: str, store_url: str, tmp_path: Path
@@ -66,3 +77,42 @@ def test_a_table_streams_on_when_a_right_to_copy_it_is_lost_and_a_warning_names_
         assert go_on(world) == {}
     assert warnings(logs) == []
     assert [row["note"] for row in in_lake(world, "orders")] == ["I", "two"]
+
+
+def test_neither_rights_nor_policies_of_a_partitioned_table_count_where_its_partitions_can_be_read(
+    role: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    policy = ("ALTER TABLE orders ENABLE ROW LEVEL SECURITY", "CREATE POLICY above_one ON orders USING (id > 1)")
+    statements = (*PARTED, HIGH, "INSERT INTO orders VALUES (1001, 'new')", *policy)
+    world = world_as(role, tmp_path, database, store_url, *statements, f"GRANT SELECT ON low, high TO {role}")
+    with world.process() as pipeline:
+        assert [text for text in pipeline.source.missing_statements(pipeline.registered_stream()) if role in text] == []
+    begin_again(world)
+    assert copied(world) == [1001, 1]
+    run_sql(database, "UPDATE orders SET note = 'I' WHERE id = 1")
+    assert go_on(world) == {}
+    assert [row["note"] for row in in_lake(world, "orders")] == ["I", "new"]
+
+
+def test_a_partitioned_table_without_partitions_is_copied_as_empty(
+    role: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    world = world_as(role, tmp_path, database, store_url, PARTED[0], f"GRANT SELECT ON orders TO {role}")
+    begin_again(world)
+    assert copied(world) == []
+
+
+def test_a_member_of_the_role_that_owns_a_table_sees_the_rows_that_its_policies_hide(
+    role: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    owner = f"owner_of_{database_of(database)}"
+    run_sql(database, f"CREATE ROLE {owner}")
+    statements = ("ALTER TABLE low ENABLE ROW LEVEL SECURITY", f"GRANT SELECT ON low TO {role}")
+    world = world_as(role, tmp_path, database, store_url, *PARTED, *statements)
+    with world.process() as pipeline, pytest.raises(SourceError, match=r"row-level .* public\.low") as refused:
+        pipeline.source_setup().set_up()
+    assert "make it a member of the role that owns the table" in (refused.value.remedy or "")
+    run_sql(database, f"ALTER TABLE low OWNER TO {owner}", f"GRANT {owner} TO {role}")
+    begin_again(world)
+    assert copied(world) == [1]
+    run_sql(database, f"DROP OWNED BY {owner}", f"DROP ROLE {owner}")
