@@ -6,7 +6,8 @@ CREATE = (
     "CREATE TYPE mood AS ENUM ('calm', 'cross')",
     "CREATE TYPE weight AS ENUM ('low', 'high')",
     "CREATE TYPE weights AS RANGE (subtype = weight)",
-    "CREATE TYPE pair AS (a int, b text)",
+    "CREATE DOMAIN words AS text",
+    "CREATE TYPE pair AS (a int, b words)",
     """CREATE TABLE orders (id int PRIMARY KEY, note text, price numeric(10,2), tag varchar(10), feels mood, old text,
     span weights DEFAULT '[low,high]', both_of pair DEFAULT '(1,x)')""",
     "CREATE TABLE customers (id int, note text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
@@ -76,6 +77,16 @@ CHANGES = {
     ),
     "an attribute added to a composite type": Change(
         answer=RETAKEN, statements=("ALTER TYPE pair ADD ATTRIBUTE c int",)
+    ),
+    "an attribute of a composite type dropped, and one of the same type added": Change(
+        answer=RETAKEN, statements=("ALTER TYPE pair DROP ATTRIBUTE b", "ALTER TYPE pair ADD ATTRIBUTE c text")
+    ),
+    "all attributes of a composite type dropped": Change(
+        answer=RETAKEN, statements=("ALTER TYPE pair DROP ATTRIBUTE a, DROP ATTRIBUTE b",)
+    ),
+    "an attribute of a composite type renamed, and the type of one": Change(
+        answer=NOTHING,
+        statements=("ALTER TYPE pair RENAME ATTRIBUTE b TO c", "ALTER DOMAIN words RENAME TO texts"),
     ),
     "an enum value added": Change(answer=NOTHING, statements=("ALTER TYPE mood ADD VALUE 'happy'",)),
     "what rows do not depend on": Change(

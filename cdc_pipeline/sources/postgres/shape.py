@@ -59,9 +59,12 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
             SELECT e.oid::text, e.enumlabel FROM pg_enum AS e
             WHERE e.enumtypid IN (SELECT type FROM used WHERE used.relation = c.oid)
             UNION ALL
-            SELECT 'type ' || t.oid, t.typname || ' (' || string_agg(b.typname, ', ' ORDER BY a.attnum) || ')'
-            FROM pg_type AS t JOIN pg_attribute AS a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-            JOIN pg_type AS b ON b.oid = a.atttypid
+            -- names are shown, and not compared
+            SELECT 'type ' || t.oid, concat(string_agg(a.attnum || ' ' || a.atttypid, ', ' ORDER BY a.attnum), ' = ',
+                       t.typname, ' (', string_agg(a.attname || ' ' || b.typname, ', ' ORDER BY a.attnum), ')')
+            FROM pg_type AS t LEFT JOIN pg_attribute AS a
+                ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            LEFT JOIN pg_type AS b ON b.oid = a.atttypid
             WHERE t.typrelid <> 0 AND t.oid IN (SELECT type FROM used WHERE used.relation = c.oid)
             GROUP BY t.oid) AS part (oid, shown)),
        CASE WHEN c.relkind = 'p' THEN (
@@ -114,9 +117,9 @@ class SourceShape:
 
     `generation`: the end of the source's log when the shape was read; 0 for the first shape of a table. Every event
     that commits after it has this shape or a later one. `last_number`: the highest attribute number ever used.
-    `labels`: what the columns' texts depend on besides: enum labels by oid, and the types of a composite type's
-    attributes by "type " and its oid. `leaves`: for a partitioned table, by the
-    leaf's oid: its file number, whether it was created as a partition, and the transactions that attached it.
+    `labels`: what the columns' texts depend on besides: enum labels by oid; by "type " and its oid, a composite
+    type: numbers and types of its attributes, " = ", and their names. `leaves`: for a partitioned table, by the leaf's
+    oid: its file number, whether it was created as a partition, and the transactions that attached it.
     """
 
     oid: int

@@ -96,13 +96,15 @@ def _of_partitions(before: SourceShape, now: SourceShape) -> list[str]:
 
 
 def _of_labels(before: SourceShape, now: SourceShape) -> list[str]:
-    changed = [(oid, label) for oid, label in before.labels.items() if now.labels.get(oid, label) != label]
-    return [
-        f"the composite type {label} is now {now.labels[oid]}: its values in existing rows changed"
-        if oid.startswith(COMPOSITE)
-        else f"the enum value {label!r} is now called {now.labels[oid]!r}"
-        for oid, label in changed
-    ]
+    found = []
+    for oid, label in before.labels.items():
+        new = now.labels.get(oid, label)
+        (old_types, _, old_names), (new_types, _, new_names) = label.partition(" = "), new.partition(" = ")
+        if not oid.startswith(COMPOSITE) and label != new:
+            found.append(f"the enum value {label!r} is now called {new!r}")
+        elif oid.startswith(COMPOSITE) and old_types != new_types:
+            found.append(f"the composite type {old_names} is now {new_names}: its values in existing rows changed")
+    return found
 
 
 def _of_set(before: SourceShape, now: SourceShape) -> list[str]:
