@@ -28,7 +28,6 @@ _HARMLESS = re.compile(
 )
 """Clauses that leave rows and columns as they are, as `_shown` writes them, from their first word to their last."""
 _CASCADE = re.compile(r"\bREFERENCES .*\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)\b")
-_FILLS_NULLS = re.compile(rf"(?:MODIFY|CHANGE) .*\bNOT NULL\b|ADD (?:CONSTRAINT{_IF}(?: {_NAME})? )?PRIMARY KEY\b")
 _NO_COLUMN = frozenset(
     {
         "CHECK",
@@ -51,14 +50,12 @@ class Alteration:
     """What the clauses of an ALTER TABLE do.
 
     `is_harmless`: rows and columns stay as they are. `takes_names`: a column gets a name that a column of the table had
-    before, maybe itself. `fills_nulls`: a column may no longer be NULL. `cascades`: by a foreign key the engine changes
-    rows without events. `new_names`: those that the table gets. `exchanged`: tables that get its rows, or whose rows it
-    gets.
+    before, maybe itself. `cascades`: by a foreign key the engine changes rows without events. `new_names`: those that
+    the table gets. `exchanged`: tables that get its rows, or whose rows it gets.
     """
 
     is_harmless: bool
     takes_names: bool
-    fills_nulls: bool
     cascades: bool
     new_names: tuple[TableInText, ...]
     exchanged: tuple[TableInText, ...]
@@ -71,7 +68,6 @@ def alteration_of(clauses: Iterable[Token]) -> Alteration:
     return Alteration(
         is_harmless=all(map(_HARMLESS.fullmatch, shown)),
         takes_names=_takes_names(divided),
-        fills_nulls=any(map(_FILLS_NULLS.match, shown)),
         cascades=any(map(_CASCADE.search, shown)),
         new_names=tuple(_new_names(divided)),
         exchanged=tuple(_exchanged(divided)),

@@ -15,8 +15,6 @@ from cdc_pipeline.sources.mysql.tokens import TableInText, Words, tokens
 _FLAGS = re.IGNORECASE | re.DOTALL
 _BEGIN = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION|XA\s+START)\b", _FLAGS)
 _ROLLBACK_TO = re.compile(r"\s*ROLLBACK\s+(?:WORK\s+)?TO\b", _FLAGS)
-_STRICT = 1 << 21 | 1 << 22
-"""Of the SQL mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES."""
 _UNKNOWN_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """Stands in a statement for bytes that cannot be decoded."""
 _TABLE_WORDS = ("TABLE", "TABLES")
@@ -32,7 +30,7 @@ _FUNCTIONS = ("SELECT", "DO")
 class Effect(StrEnum):
     """TRUNCATED: no row is left. CHANGED: columns or rows may have changed. ANOTHER: the name has another table now.
 
-    REPLACED: a column has a name that another one had, or values that no event shows; the catalogue may look as before.
+    REPLACED: a column has a name that another one had, or rows went or changed; the catalogue may look as before.
     ROWS: the statement changes rows that have no events. CASCADES: from now on the engine changes rows without events.
     """
 
@@ -87,8 +85,7 @@ def is_partial_rollback(statement: str) -> bool:
 def effects_of(statement: str, database: str, *, sql_mode: int | None = None) -> tuple[TableEffect, ...]:
     """Returns what the statement does to tables. `database`: the one in which it ran, for names without one.
 
-    `sql_mode`: the mode in which it ran, None if that is not known. In a strict one, which servers have by default,
-    the server changes no value that a column can no longer hold.
+    `sql_mode`: the mode in which it ran, None if that is not known.
     """
     return tuple(map(_in_doubt, _Statement(statement, database, sql_mode).effects()))
 
@@ -106,7 +103,6 @@ class _Statement:
     def __init__(self, statement: str, database: str, sql_mode: int | None) -> None:
         self._words = Words(tokens(statement, sql_mode))
         self._database = database
-        self._is_strict = sql_mode is None or bool(sql_mode & _STRICT)
 
     def effects(self) -> Iterator[TableEffect]:
         words = self._words
@@ -148,7 +144,7 @@ class _Statement:
         if found.is_harmless and not is_ignoring:
             return
         # MariaDB's IGNORE deletes rows and changes values wherever a clause does not fit them
-        replaces = is_ignoring or found.takes_names or (found.fills_nulls and not self._is_strict)
+        replaces = is_ignoring or found.takes_names
         if found.cascades:
             yield self._effect(Effect.CASCADES, table)
         yield self._effect(Effect.REPLACED if replaces else Effect.CHANGED, table)

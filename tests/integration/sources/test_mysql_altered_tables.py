@@ -20,6 +20,10 @@ ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT
         (["ALTER TABLE orders ADD COLUMN more TEXT"], ("id", "note", "amount", "more")),
         (["ALTER TABLE orders DROP COLUMN note"], ("id", "amount")),
         (["ALTER TABLE orders ADD INDEX (amount)"], ("id", "note", "amount")),
+        (
+            ["SET SESSION sql_mode = ''", "ALTER TABLE orders MODIFY id INT NOT NULL, ADD COLUMN more TEXT"],
+            ("id", "note", "amount", "more"),
+        ),
     ],
 )
 def test_a_change_of_columns_is_followed(shop: MysqlShop, changes: Sequence[str], columns: tuple[str, ...]) -> None:
@@ -27,8 +31,7 @@ def test_a_change_of_columns_is_followed(shop: MysqlShop, changes: Sequence[str]
     with shop.opened("orders") as pipeline:
         pipeline.source_setup().set_up()
         shop.run("INSERT INTO orders VALUES (1, 'before', 1)")
-        for change in changes:
-            shop.run(change)
+        shop.run(*changes)
         shop.run("INSERT INTO orders (id) VALUES (2)")
         consume(pipeline)
         events = events_of(pipeline, shop.name("orders"))
@@ -54,6 +57,21 @@ def test_a_change_of_columns_is_followed(shop: MysqlShop, changes: Sequence[str]
         ["""ALTER TABLE orders COMMENT="it's", DROP note, ADD note TEXT AFTER id, COMMENT='x'"""],
         ["SET SESSION sql_mode = ''", "ALTER TABLE orders MODIFY note TEXT NOT NULL"],
         ["SET SESSION sql_mode = ''", "ALTER TABLE orders MODIFY note TEXT NOT NULL, ADD COLUMN more INT"],
+        [
+            "SET SESSION sql_mode = ''",
+            "ALTER TABLE orders MODIFY note TEXT NOT NULL",
+            "ALTER TABLE orders MODIFY note TEXT",
+        ],
+        [
+            "SET SESSION sql_mode = ''",
+            "ALTER TABLE orders CHANGE amount amount INT NOT NULL, ADD more INT",
+            "ALTER TABLE orders MODIFY amount INT",
+        ],
+        [
+            "SET SESSION sql_mode = ''",
+            "ALTER TABLE orders DROP PRIMARY KEY, ADD PRIMARY KEY (amount)",
+            "ALTER TABLE orders DROP PRIMARY KEY, MODIFY amount INT DEFAULT 7, ADD PRIMARY KEY (id)",
+        ],
         ["RENAME TABLE orders TO old", "CREATE TABLE orders LIKE old"],
         ["XA START 'x'", "INSERT INTO orders VALUES (8, 'x', 1)", "XA END 'x'", "XA PREPARE 'x'", "XA ROLLBACK 'x'"],
     ],

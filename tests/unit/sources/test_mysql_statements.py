@@ -108,11 +108,6 @@ def test_a_column_with_the_name_of_another_one_is_told_from_the_same_column(stat
     assert [found.effect for found in effects_of(statement, "shop")] == [Effect.REPLACED]
 
 
-def test_a_column_that_may_no_longer_be_null_loses_its_nulls_in_a_mode_that_is_not_strict() -> None:
-    statement = "ALTER TABLE orders MODIFY a INT NOT NULL"
-    assert [found.effect for found in effects_of(statement, "shop", sql_mode=0)] == [Effect.REPLACED]
-
-
 @pytest.mark.parametrize(
     ("statement", "sql_mode", "effects"),
     [
