@@ -5,7 +5,7 @@ no event, so the consumer has to know which tables it names. In doubt a statemen
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -201,12 +201,15 @@ class _Statement:
         if table is not None:
             yield self._effect(Effect.ROWS, table)
             return
-        for name in sorted({first, *_names(words)}):
+        for name in sorted(set(_names(words))):
             yield TableEffect(effect=Effect.ROWS, database="", table=name)
 
     def _effect(self, effect: Effect, table: TableInText) -> TableEffect:
         return TableEffect(effect=effect, database=table.database or self._database, table=table.table)
 
 
-def _names(words: Words) -> Collection[str]:
-    return {token.text for token in words.rest() if token.is_name}
+def _names(words: Words) -> Iterator[str]:
+    """Yields what may be the name of a table: without quotes it is no number."""
+    for token in words.rest():
+        if token.is_name and not (token.word.isascii() and token.word.isdigit()):
+            yield token.text

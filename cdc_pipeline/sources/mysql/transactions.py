@@ -185,6 +185,8 @@ class TransactionReader:
     def _add_statement(self, statement: LoggedStatement) -> None:
         if self._is_alone is None:
             self._is_alone = not begins_transaction(statement.text)
+            if not self._is_alone:
+                return
         if ends_transaction(statement.text):
             self._end()
             return
