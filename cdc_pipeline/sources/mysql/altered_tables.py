@@ -33,7 +33,7 @@ _HARMLESS = re.compile(
     rf"|ADD PARTITION{_IF}(?: (?:NO_WRITE_TO_BINLOG|LOCAL))?(?: \(\)| PARTITIONS \d+)|ANALYZE PARTITION {_NAME}"
 )
 """Clauses that leave rows and columns as they are, as `_shown` writes them, from their first word to their last."""
-_CASCADE = re.compile(r"\bREFERENCES .*\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)\b")
+_CASCADE = re.compile(r"\b(FOREIGN KEY\b.*)?\bREFERENCES .*\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)\b")
 _NO_COLUMN = frozenset(
     {
         "CHECK",
@@ -56,13 +56,15 @@ class Alteration:
     """What the clauses of an ALTER TABLE do.
 
     `is_harmless`: rows and columns stay as they are. `takes_names`: a column gets a name that a column of the table had
-    before, maybe itself. `cascades`: by a foreign key the engine changes rows without events. `new_names`: those that
-    the table gets. `exchanged`: tables that get its rows, or whose rows it gets.
+    before, maybe itself. `cascades`: by a foreign key the engine changes rows without events. `column_cascades`: so it
+    does if the server makes a foreign key of the REFERENCES of a column. `new_names`: those that the table gets.
+    `exchanged`: tables that get its rows, or whose rows it gets.
     """
 
     is_harmless: bool
     takes_names: bool
     cascades: bool
+    column_cascades: bool
     new_names: tuple[TableInText, ...]
     exchanged: tuple[TableInText, ...]
 
@@ -71,10 +73,12 @@ def alteration_of(clauses: Iterable[Token]) -> Alteration:
     """Reads what an ALTER TABLE has behind the name of its table."""
     divided = list(_divided(clauses))
     shown = [_shown(clause) for clause in divided]
+    keys = [bool(found[1]) for found in map(_CASCADE.search, shown) if found is not None]
     return Alteration(
         is_harmless=all(map(_HARMLESS.fullmatch, shown)),
         takes_names=_takes_names(divided),
-        cascades=any(map(_CASCADE.search, shown)),
+        cascades=True in keys,
+        column_cascades=False in keys,
         new_names=tuple(_new_names(divided)),
         exchanged=tuple(_exchanged(divided)),
     )

@@ -107,6 +107,11 @@ class BinlogServer:
         return self.variables.get("lower_case_table_names", "0") not in ("", "0")
 
     @property
+    def makes_column_keys(self) -> bool:
+        """Whether REFERENCES in the definition of a column makes a foreign key. MySQL ignores it up to version 8."""
+        return self.dialect.is_mariadb or self.version >= (9, 0)
+
+    @property
     def identity(self) -> str:
         """The log to which positions belong."""
         return self.dialect.identity(self.variables)

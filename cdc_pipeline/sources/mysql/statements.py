@@ -32,6 +32,7 @@ class Effect(StrEnum):
 
     REPLACED: a column has a name that another one had, or rows went or changed; the catalogue may look as before.
     ROWS: the statement changes rows that have no events. CASCADES: from now on the engine changes rows without events.
+    COLUMN_CASCADES: so it does if the server makes a foreign key of the REFERENCES of a column.
     """
 
     TRUNCATED = "truncated"
@@ -40,6 +41,7 @@ class Effect(StrEnum):
     ANOTHER = "another"
     ROWS = "rows"
     CASCADES = "cascades"
+    COLUMN_CASCADES = "column_cascades"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,8 @@ class _Statement:
         replaces = is_ignoring or found.takes_names
         if found.cascades:
             yield self._effect(Effect.CASCADES, table)
+        if found.column_cascades:
+            yield self._effect(Effect.COLUMN_CASCADES, table)
         yield self._effect(Effect.REPLACED if replaces else Effect.CHANGED, table)
         for name in found.new_names:
             yield self._effect(Effect.ANOTHER, table)

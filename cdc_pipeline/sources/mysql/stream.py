@@ -121,6 +121,7 @@ class MysqlStream:
                 start=self.position,
                 looked_at=server.end,
                 shows_computed=self._dialect.shows_computed,
+                makes_column_keys=server.makes_column_keys,
             )
             for table in self._tables
         }

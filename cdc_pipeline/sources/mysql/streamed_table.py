@@ -27,7 +27,7 @@ class BinlogTable:
     """One table of the stream, with the shapes that its next events may have, oldest first.
 
     `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
-    of the log when the catalogue was read. `shows_computed`: see `Dialect`.
+    of the log when the catalogue was read. `shows_computed`: see `Dialect`; `makes_column_keys`: see `BinlogServer`.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class BinlogTable:
         start: int,
         looked_at: int,
         shows_computed: bool,
+        makes_column_keys: bool,
     ) -> None:
         self.name = name
         self.key = key
@@ -46,6 +47,7 @@ class BinlogTable:
         self._start = max(start, shapes[0].generation)
         self._looked_at = looked_at
         self._shows_computed = shows_computed
+        self._makes_column_keys = makes_column_keys
         self._layouts: dict[tuple[LogColumn, ...], BinlogLayout] = {}
         self._changes = 0
 
@@ -89,6 +91,10 @@ class BinlogTable:
         Raises StreamMoved if the catalogue has to be read again to know what it did, TableStale if the rows changed
         without events or if the catalogue cannot show what it did.
         """
+        if effect is Effect.COLUMN_CASCADES:
+            if not self._makes_column_keys:
+                return
+            effect = Effect.CASCADES
         if effect in _UNSEEN:
             raise self._stale(_UNSEEN[effect], "a table whose changes are all in the log as rows")
         if commit_position >= self._looked_at:

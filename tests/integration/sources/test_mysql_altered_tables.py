@@ -20,6 +20,11 @@ ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT
         (["ALTER TABLE orders ADD COLUMN more TEXT"], ("id", "note", "amount", "more")),
         (["ALTER TABLE orders DROP COLUMN note"], ("id", "amount")),
         (["ALTER TABLE orders ADD INDEX (amount)"], ("id", "note", "amount")),
+        (["ALTER TABLE orders ROW_FORMAT=COMPRESSED KEY_BLOCK_SIZE=8"], ("id", "note", "amount")),
+        (
+            ["ALTER TABLE orders DEFAULT CHARSET latin1 MAX_ROWS=9 MIN_ROWS=1 AVG_ROW_LENGTH=9 CHECKSUM=1 PACK_KEYS=1"],
+            ("id", "note", "amount"),
+        ),
         (
             ["SET SESSION sql_mode = ''", "ALTER TABLE orders MODIFY id INT NOT NULL, ADD COLUMN more TEXT"],
             ("id", "note", "amount", "more"),

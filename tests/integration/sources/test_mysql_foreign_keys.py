@@ -6,6 +6,7 @@ from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.wiring import Pipeline
+from tests.support.mariadb import is_mariadb, is_older
 from tests.support.mysql_source import MysqlShop, documented_reader, states
 from tests.support.pipelines import consume
 
@@ -61,3 +62,22 @@ def test_a_running_consumer_stops_a_table_that_gets_a_key_that_cascades(family: 
             cascade_meanwhile(pipeline, family)
         consume(pipeline)
         assert states(pipeline, family, "child") == [TableState.STALE]
+
+
+def test_a_column_that_references_another_table_stops_its_own_only_where_the_server_makes_a_key_of_that(
+    family: MysqlShop,
+) -> None:
+    """The key, where there is one, is gone before anybody looks."""
+    with family.opened("child", "parent") as pipeline:
+        pipeline.source_setup().set_up()
+        with pipeline.consumer_runs().open() as consumer:
+            family.run("INSERT INTO parent VALUES (1)", "INSERT INTO child VALUES (10, 1)")
+            stream_to_slices_until_idle(consumer)
+        family.run("ALTER TABLE child ADD q INT REFERENCES parent (id) ON DELETE CASCADE")
+        family.run("UPDATE child SET q = 1", "DELETE FROM parent")
+        makes_key = not family.run("SELECT 1 FROM child")
+        assert makes_key == (is_mariadb(family.url) or not is_older(family.url, mysql=(9,)))
+        if makes_key:
+            family.run("ALTER TABLE child DROP FOREIGN KEY child_ibfk_1")
+        consume(pipeline)
+        assert states(pipeline, family, "child") == [TableState.STALE if makes_key else TableState.REGISTERED]

@@ -85,7 +85,7 @@ ANY = ("", None)
         ),
         (
             "ALTER TABLE orders ADD p INT REFERENCES parent (id) ON DELETE SET NULL",
-            [(Effect.CASCADES, "shop", "orders"), (Effect.CHANGED, "shop", "orders")],
+            [(Effect.COLUMN_CASCADES, "shop", "orders"), (Effect.CHANGED, "shop", "orders")],
         ),
         ("ALTER TABLE orders RENAME INDEX i TO j, DROP a", [(Effect.CHANGED, "shop", "orders")]),
     ],
