@@ -10,7 +10,7 @@ from cdc_pipeline.errors import LeaseBusy, SourceAway, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import read_slot, rows
-from cdc_pipeline.sources.postgres.publication import read_publication
+from cdc_pipeline.sources.postgres.publication import holds_schemas, read_publication
 from cdc_pipeline.sources.postgres.session import session
 from cdc_pipeline.sources.postgres.statements import published_tables
 from cdc_pipeline.steps import OnStep, step
@@ -55,7 +55,8 @@ def _publication_statements(
     members = published_tables(connection, source)
     ours = {(name.schema, name.table) for name in tables}
     name = sql.Identifier(source.publication)
-    if whole and members <= ours and not publication.has_more_than_listed:
+    holds_more = publication.has_all or holds_schemas(connection, source.publication)
+    if whole and members <= ours and not holds_more:
         return [sql.SQL("DROP PUBLICATION {}").format(name).as_string(connection)]
     leaving = [sql.Identifier(*member) for member in sorted(members & ours)]
     if not leaving:

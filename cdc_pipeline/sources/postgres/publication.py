@@ -36,7 +36,9 @@ JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND 
                    AND d.refclassid = 'pg_namespace'::regclass
 WHERE p.pnpubid = %s
 """
-_HAS_SCHEMAS = "SELECT 1 FROM pg_publication_namespace WHERE pnpubid = %s LIMIT 1"
+_HAS_SCHEMAS = """
+SELECT 1 FROM pg_publication_namespace AS s JOIN pg_publication AS p ON p.oid = s.pnpubid WHERE p.pubname = %s LIMIT 1
+"""
 _FIRST_VERSION_WITH_SCHEMAS = 150_000
 FIRST_VERSION_WITH_GENERATED = 180_000
 """The first version in which a publication can include stored generated columns."""
@@ -63,12 +65,12 @@ class Publication:
     """A publication. `tables`: by schema and name.
 
     `is_whole`: it publishes every kind of change. `tells_generated`: it publishes stored generated columns, too.
-    `has_more_than_listed`: it holds whole schemas or all tables, not only tables that are listed one by one.
+    `has_all`: it holds all tables.
     """
 
     is_whole: bool
     tells_generated: bool
-    has_more_than_listed: bool
+    has_all: bool
     tables: Mapping[tuple[str, str], PublicationTable]
 
     def of(self, name: TableName) -> PublicationTable | None:
@@ -93,7 +95,10 @@ def read_publication(connection: psycopg2.extensions.connection, name: str) -> P
             connection, _TABLES, {"publication": oid, "name": name}
         )
     }
-    has_schemas = with_schemas and bool(rows(connection, _HAS_SCHEMAS, (oid,)))
-    return Publication(
-        is_whole=whole, tells_generated=tells_generated, has_more_than_listed=has_all or has_schemas, tables=tables
-    )
+    return Publication(is_whole=whole, tells_generated=tells_generated, has_all=has_all, tables=tables)
+
+
+def holds_schemas(connection: psycopg2.extensions.connection, name: str) -> bool:
+    """Returns whether the publication holds tables by their schema."""
+    with_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
+    return with_schemas and bool(rows(connection, _HAS_SCHEMAS, (name,)))
