@@ -5,20 +5,26 @@ from collections.abc import Sequence
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.postgres.table_parts import TablePart, parts_that_hide
+from cdc_pipeline.sources.postgres.table_parts import UNLOGGED, TablePart, parts_that_hide
 
 _MOST_SHOWN = 3
+_TO_LOG = {
+    "foreign": "ALTER TABLE ... DETACH PARTITION, or list the table on the server that has its rows",
+    UNLOGGED: "ALTER TABLE ... SET LOGGED, as cdc setup-source --print-sql prints it",
+}
+"""By why changes of a part are not in the log: what an administrator runs."""
 
 
 def check_logged(name: TableName, parts: Sequence[TablePart]) -> None:
     """Raises SourceError if changes of a part are not in the log."""
-    unlogged = [part.sql for part in parts if not part.is_logged]
-    if unlogged:
-        raise SourceError(
-            f"changes of {_shown(unlogged)} are not in the server's log: it is an unlogged or a foreign table",
-            expected=f"ordinary tables, whose changes the log has, as {name} and its partitions",
-            remedy="run ALTER TABLE ... SET LOGGED, or list the table on the server that has its rows",
-        )
+    for kind, remedy in _TO_LOG.items():
+        found = [part.sql for part in parts if part.not_in_log == kind]
+        if found:
+            raise SourceError(
+                f"changes of {_shown(found)} are not in the server's log: {kind} tables",
+                expected=f"ordinary tables, whose changes the log has, as {name} and its partitions",
+                remedy=f"run {remedy}",
+            )
 
 
 def check_readable(name: TableName, parts: Sequence[TablePart]) -> None:

@@ -10,6 +10,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_server, read_slot, read_types, rows
 from cdc_pipeline.sources.postgres.publication import FIRST_VERSION_WITH_GENERATED, Publication, read_publication
+from cdc_pipeline.sources.postgres.table_parts import UNLOGGED
 from cdc_pipeline.sources.postgres.tables import STORED, VIRTUAL, CatalogueTable, read_table
 
 PLUGIN = "pgoutput"
@@ -44,6 +45,12 @@ def missing_on_source(
         *_server_statements(connection, server),
         *_right_statements(connection, server, names.values()),
         *_generated_statements(connection, source, publication, there),
+        *(
+            f"ALTER TABLE {part.sql} SET LOGGED"
+            for _, table in there
+            for part in table.parts
+            if part.not_in_log == UNLOGGED
+        ),
         *(each for settings, table in there for each in _identity(settings, table)),
         *publication_statements(connection, source, new, is_new=publication is None),
         *_whole_statements(connection, source, publication, names, hidden),

@@ -9,7 +9,8 @@ from cdc_pipeline.sources.postgres.catalogue import rows
 
 _PARTS = """
 SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text, c.relname::text,
-       c.relkind <> 'f' AND c.relpersistence = 'p', c.relreplident = 'f',
+       CASE WHEN c.relkind = 'f' THEN 'foreign' WHEN c.relpersistence <> 'p' THEN 'unlogged' ELSE '' END,
+       c.relreplident = 'f',
        -- the server takes no deferrable primary key as the replica identity
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
                  FROM pg_index AS i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
@@ -26,23 +27,25 @@ FROM (SELECT *, is_named AND count(*) OVER (PARTITION BY of) > 1 AS is_above FRO
 JOIN pg_class AS c ON c.oid = part.relation JOIN pg_namespace AS n ON n.oid = c.relnamespace
 ORDER BY 1, NOT part.is_named, 2
 """
+UNLOGGED = "unlogged"
+"""A value of `TablePart.not_in_log`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePart:
     """The table itself, or a partition of it that has rows.
 
-    `sql`: its quoted name. `is_logged`: its changes are in the server's log; those of foreign and unlogged tables are
-    not. `is_whole`: updates and deletes carry the whole old row. `identity`: otherwise, the columns of the old row that
-    they carry; if it is empty, the server refuses updates and deletes of the table once it is published. `reads`: the
-    pipeline's role may read its rows. `is_filtered`: row-level security hides rows from that role. Both do not concern
-    a table that has its rows in partitions: a copy reads those.
+    `sql`: its quoted name. `not_in_log`: "foreign" or "unlogged" if its changes are not in the server's log for that
+    reason, else "". `is_whole`: updates and deletes carry the whole old row. `identity`: otherwise, the columns of the
+    old row that they carry; if it is empty, the server refuses updates and deletes of the table once it is published.
+    `reads`: the pipeline's role may read its rows. `is_filtered`: row-level security hides rows from that role. Both do
+    not concern a table that has its rows in partitions: a copy reads those.
     """
 
     sql: str
     schema: str
     name: str
-    is_logged: bool
+    not_in_log: str
     is_whole: bool
     identity: tuple[str, ...]
     uses_schema: bool
@@ -71,14 +74,14 @@ def read_parts(
 ) -> Mapping[int, tuple[TablePart, ...]]:
     """Returns the parts of each table, by its oid: the table itself, then its partitions that have rows."""
     found: dict[int, tuple[TablePart, ...]] = {}
-    for oid, sql, schema, name, is_logged, is_whole, identity, uses_schema, reads, is_filtered in rows(
+    for oid, sql, schema, name, not_in_log, is_whole, identity, uses_schema, reads, is_filtered in rows(
         connection, _PARTS, {"tables": list(tables)}
     ):
         part = TablePart(
             sql=sql,
             schema=schema,
             name=name,
-            is_logged=is_logged,
+            not_in_log=not_in_log,
             is_whole=is_whole,
             identity=tuple(identity),
             uses_schema=uses_schema,

@@ -60,8 +60,20 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[dict[str, Any]], str, str]] = {
     "an unlogged partition": (
         (PARTED[0], "CREATE UNLOGGED TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000)"),
         BY_ID,
-        "changes of public.low are not in the server's log",
+        "changes of public.low are not in the server's log: unlogged tables",
         "run ALTER TABLE ... SET LOGGED",
+    ),
+    "a partition on another server": (
+        (
+            PARTED[0].replace("int PRIMARY KEY", "int NOT NULL"),
+            "ALTER TABLE orders REPLICA IDENTITY FULL",
+            "CREATE FOREIGN DATA WRAPPER wrapper",
+            "CREATE SERVER elsewhere FOREIGN DATA WRAPPER wrapper",
+            "CREATE FOREIGN TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000) SERVER elsewhere",
+        ),
+        BY_ID,
+        "changes of public.low are not in the server's log: foreign tables",
+        "run ALTER TABLE ... DETACH PARTITION, or list the table on the server that has its rows",
     ),
 }
 
@@ -161,6 +173,20 @@ def test_a_running_consumer_goes_on_past_a_partition_whose_updates_the_server_re
         stream_to_slices_until_idle(consumer)
     assert go_on(world) == {}
     assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+def test_what_is_printed_for_unlogged_tables_makes_them_ready(database: str, store_url: str, tmp_path: Path) -> None:
+    """PostgreSQL publishes no unlogged table."""
+    run_sql(
+        database,
+        "CREATE UNLOGGED TABLE customers (id int PRIMARY KEY)",
+        PARTED[0],
+        "CREATE UNLOGGED TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000)",
+    )
+    world = world_of(tmp_path, database, store_url)
+    with world.process() as pipeline:
+        run_sql(database, *pipeline.source.missing_statements(pipeline.registered_stream()))
+        assert len(pipeline.source_setup().set_up().tables) == len(pipeline.table_names())
 
 
 def test_a_table_whose_rows_a_policy_hides_is_refused_and_a_policy_that_comes_later_ends_a_copy(

@@ -1,7 +1,8 @@
 """What the pipeline's role may not read stops no stream: the stream needs no right to read, only copies do."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -41,7 +42,7 @@ def world_as(role: str, folder: Path, database: str, store_url: str, *statements
     return world_of(folder, url, store_url, [{"name": "public.orders"}])
 
 
-def warnings(logs: Sequence[dict[str, object]]) -> list[str]:
+def warnings(logs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(log["found"]) for log in logs if log["event"] == WARNED]
 
 
