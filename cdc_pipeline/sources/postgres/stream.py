@@ -92,7 +92,7 @@ class PostgresStream:
             publication = self._published()
             shapes = self._shapes(list(self._tables))
             with answering():
-                parts = read_parts(self._sql_connection, self._tables)
+                parts = read_parts(self._sql_connection, self._tables, with_rights=False)
         return self._open_tables.check(publication, shapes, parts, registered)
 
     def _published(self) -> Publication | None:

@@ -1,5 +1,6 @@
 """Reads the relations that a table consists of, and what the server lets the pipeline see of their rows."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,9 @@ SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text
                  JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                  WHERE i.indrelid = c.oid AND i.indimmediate AND i.indnkeyatts >= k.place
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}'),
-       has_schema_privilege(n.oid, 'USAGE'), part.is_above OR has_table_privilege(c.oid, 'SELECT'),
-       NOT part.is_above AND row_security_active(c.oid)
+       NOT %(rights)s OR has_schema_privilege(n.oid, 'USAGE'),
+       NOT %(rights)s OR part.is_above OR has_table_privilege(c.oid, 'SELECT'),
+       %(rights)s AND NOT part.is_above AND row_security_active(c.oid)
 FROM (SELECT *, is_named AND count(*) OVER (PARTITION BY of) > 1 AS is_above FROM (
       SELECT oid AS of, oid AS relation, true AS is_named FROM unnest(%(tables)s::oid[]) AS w (oid)
       UNION ALL
@@ -31,7 +33,7 @@ UNLOGGED = "unlogged"
 """A value of `TablePart.not_in_log`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TablePart:
     """The table itself, or a partition of it that has rows.
 
@@ -47,7 +49,7 @@ class TablePart:
     name: str
     not_in_log: str
     is_whole: bool
-    identity: tuple[str, ...]
+    identity: Sequence[str]
     uses_schema: bool
     reads: bool
     is_filtered: bool
@@ -70,23 +72,13 @@ def parts_that_hide(parts: Sequence[TablePart], key: Sequence[str], *, is_new: b
 
 
 def read_parts(
-    connection: psycopg2.extensions.connection, tables: Collection[int]
-) -> Mapping[int, tuple[TablePart, ...]]:
-    """Returns the parts of each table, by its oid: the table itself, then its partitions that have rows."""
-    found: dict[int, tuple[TablePart, ...]] = {}
-    for oid, sql, schema, name, not_in_log, is_whole, identity, uses_schema, reads, is_filtered in rows(
-        connection, _PARTS, {"tables": list(tables)}
-    ):
-        part = TablePart(
-            sql=sql,
-            schema=schema,
-            name=name,
-            not_in_log=not_in_log,
-            is_whole=is_whole,
-            identity=tuple(identity),
-            uses_schema=uses_schema,
-            reads=reads,
-            is_filtered=is_filtered,
-        )
-        found[oid] = (*found.get(oid, ()), part)
+    connection: psycopg2.extensions.connection, tables: Collection[int], *, with_rights: bool = True
+) -> Mapping[int, Sequence[TablePart]]:
+    """Returns the parts of each table, by its oid: the table itself, then its partitions that have rows.
+
+    `with_rights` False: does not ask what the pipeline's role may read, and shows all parts as readable.
+    """
+    found: defaultdict[int, list[TablePart]] = defaultdict(list)
+    for oid, *fields in rows(connection, _PARTS, {"tables": list(tables), "rights": with_rights}):
+        found[oid].append(TablePart(*fields))
     return found

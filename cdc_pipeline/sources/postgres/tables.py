@@ -1,6 +1,6 @@
 """Reads a table from the source's catalogue: its kind, its parts, and the columns that its events carry."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg2.extensions
@@ -51,7 +51,7 @@ class CatalogueTable:
     oid: int
     relkind: str
     shape: SourceShape
-    parts: tuple[TablePart, ...]
+    parts: Sequence[TablePart]
     primary_key: tuple[str, ...]
     computed_otherwise: tuple[str, ...]
     generated: frozenset[str]
