@@ -71,6 +71,13 @@ SELECT k.table_schema, k.table_name, k.index_name FROM information_schema.statis
 WHERE k.table_schema = %s AND k.table_name IN %s AND (FALSE /*!80013 OR k.expression LIKE '%% as %% array)' */)
 """
 """Only MySQL reads the comment, from the version on that has the column."""
+_CASCADES = """
+SELECT k.constraint_schema, k.table_name, k.constraint_name FROM information_schema.referential_constraints AS k
+WHERE k.constraint_schema = %s AND k.table_name IN %s
+  AND (FALSE /*!80000 OR 'CASCADE' IN (k.delete_rule, k.update_rule) OR 'SET NULL' IN (k.delete_rule, k.update_rule) */)
+ORDER BY 1, 2, 3
+"""
+"""Only MySQL reads the comment: MariaDB shows foreign keys only to users that may do more than read."""
 _ALL_TABLES = """
 SELECT table_schema, table_name FROM information_schema.tables
 WHERE table_type = 'BASE TABLE'
@@ -121,7 +128,8 @@ class BinlogServer:
 class MysqlCatalogueTable:
     """A table as the catalogue has it.
 
-    `array_index`: a multi-valued index, which adds a hidden column of arrays to the rows of the log.
+    `array_index`: a multi-valued index, which adds a hidden column of arrays to the rows of the log. `cascade`: of
+    MySQL, a foreign key by which the engine changes rows of the table without events; of MariaDB, see `read_cascade`.
     """
 
     name: TableName
@@ -130,6 +138,7 @@ class MysqlCatalogueTable:
     shape: TableShape
     primary_key: tuple[str, ...]
     array_index: str | None
+    cascade: str | None
 
 
 def read_server(connection: "Connection[Any]") -> BinlogServer:
@@ -157,7 +166,9 @@ def read_tables(
     """
     wanted = {(name.schema, name.table): name for name in names}
     tables = _of(connection, _TABLES, wanted)
-    columns, keys, arrays = (_of(connection, query, wanted) for query in (_COLUMNS, _KEYS, _ARRAYS))
+    columns, keys, arrays, cascades = (
+        _of(connection, query, wanted) for query in (_COLUMNS, _KEYS, _ARRAYS, _CASCADES)
+    )
     return {
         name: MysqlCatalogueTable(
             name=name,
@@ -166,6 +177,7 @@ def read_tables(
             shape=_shape(columns.get(name, ()), as_text.get(name, ())),
             primary_key=tuple(row[0] for row in keys.get(name, ())),
             array_index=next((str(row[0]) for row in arrays.get(name, ())), None),
+            cascade=next((str(row[0]) for row in cascades.get(name, ())), None),
         )
         for name in wanted.values()
         if name in tables
@@ -187,10 +199,9 @@ def read_size(connection: "Connection[Any]", name: TableName) -> int:
 
 
 def read_cascade(connection: "Connection[Any]", name: TableName) -> str | None:
-    """Returns the name of a foreign key by which the engine changes rows of the table without events, None for none.
+    """Returns the name of a foreign key by which MariaDB changes rows of the table without events, None for none.
 
-    The statement that would create the table has it. MariaDB's catalogue shows foreign keys only to users that may do
-    more than read. Raises SourceError if the user may not see that statement.
+    The statement that would create the table has it. Raises SourceError if the user may not see that statement.
     """
     try:
         ((_, written),) = rows(connection, f"SHOW CREATE TABLE {quoted(name.schema, name.table)}")

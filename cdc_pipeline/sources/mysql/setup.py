@@ -112,6 +112,8 @@ class _ListedTables:
     stale: dict[TableName, TableStale] = field(default_factory=dict)
     mendable: set[TableName] = field(default_factory=set)
     refused: dict[TableName, SourceError] = field(default_factory=dict)
+    cascades: dict[TableName, str | None] = field(default_factory=dict)
+    """Of tables of MariaDB that were looked at."""
 
     def tables(self) -> list[PlannedMysqlTable]:
         """Returns the tables that can be read. Puts the others into `stale` or `refused`."""
@@ -151,12 +153,19 @@ class _ListedTables:
             )
         key = settings.id or found.primary_key
         _check_table(settings, found, key)
-        check_cascade(settings, read_cascade(self.connection, found.name))
+        check_cascade(settings, self.cascade(found))
         check_array_index(settings, found.array_index)
         check_images(settings, key, found.primary_key, self.server)
         known = (self.registered or {}).get(found.name)
         before = () if known is None else known.description
         return PlannedMysqlTable(name=found.name, key=key, shapes=(self.numbered(found, known),), before=before)
+
+    def cascade(self, found: MysqlCatalogueTable) -> str | None:
+        if not self.server.dialect.is_mariadb:
+            return found.cascade
+        if found.name not in self.cascades:
+            self.cascades[found.name] = read_cascade(self.connection, found.name)
+        return self.cascades[found.name]
 
     def numbered(self, found: MysqlCatalogueTable, known: KnownTable | None) -> TableShape:
         """Returns the present shape. A column keeps its number as long as the name is there, also after new snapshots.
