@@ -1,6 +1,5 @@
 """The connections of a reader of the log. What the server sends gets the form in which the library reads it."""
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,12 @@ from pymysql.protocol import MysqlPacket
 
 from cdc_pipeline.errors import DecodeError, SourceAway
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet
-from cdc_pipeline.sources.mysql.logged_statements import StatementPacket, status_variables, without_status_variables
+from cdc_pipeline.sources.mysql.logged_statements import (
+    StatementPacket,
+    of_its_size,
+    type_of_event,
+    without_status_variables,
+)
 from cdc_pipeline.sources.mysql.session import FORMATS
 from cdc_pipeline.sources.mysql.tagged_gtids import asking_for
 
@@ -28,8 +32,6 @@ ANNOUNCING = f"{FORMATS} , @master_binlog_checksum = {_ALGORITHM}, @source_binlo
 """Says that the reader knows checksums. Without that, the server refuses to send a file of its log that has them."""
 _ASKED_BY_LIBRARY, _NO_CHECKSUM = "LIKE 'BINLOG_CHECKSUM'", "SELECT 'binlog_checksum', 'NONE'"
 _DUMP, _DUMP_GTID = b"\x12", b"\x1e"
-_EVENT_TYPE, _EVENT_SIZE, _CONTENT = 5, 10, 20
-"""Where an event has these in its packet."""
 _FORMAT = 15
 _CHECKSUM_SIZE = 4
 _NONE, _CRC32, _UNDEFINED = 0, 1, 255
@@ -46,15 +48,12 @@ class Checksums:
 
     def cut(self, packet: bytes) -> bytes:
         """Returns the packet of an event without its checksum; other packets as they are, and the first of a file."""
-        if len(packet) < _CONTENT or struct.unpack_from("<I", packet, _EVENT_SIZE) != (len(packet) - 1,):
-            return packet
-        if packet[_EVENT_TYPE] == _FORMAT:
+        kind = type_of_event(packet)
+        if kind == _FORMAT:
             self._read_algorithm(packet[-_CHECKSUM_SIZE - 1])
-            return packet
-        if not self._are_there:
-            return packet
-        size = struct.pack("<I", len(packet) - 1 - _CHECKSUM_SIZE)
-        return packet[:_EVENT_SIZE] + size + packet[_EVENT_SIZE + len(size) : -_CHECKSUM_SIZE]
+        elif kind is not None and self._are_there:
+            return of_its_size(memoryview(packet)[:-_CHECKSUM_SIZE])
+        return packet
 
     def _read_algorithm(self, algorithm: int) -> None:
         if algorithm not in (_NONE, _CRC32, _UNDEFINED):
@@ -93,11 +92,10 @@ class _LogConnection(_Connection):
         packet = read(packet_type)
         if self.checksums is None:
             return packet
-        octets = self.checksums.cut(packet.get_all_data())
-        variables = status_variables(octets)
+        octets, variables = without_status_variables(self.checksums.cut(packet.get_all_data()))
         if variables is None:
             return packet_type(octets, self.encoding)
-        return StatementPacket(without_status_variables(octets), self.encoding, variables)
+        return StatementPacket(octets, self.encoding, variables)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from pymysqlreplication.event import ExecuteLoadQueryEvent, QueryEvent
 from cdc_pipeline.errors import DecodeError
 from cdc_pipeline.types.mysql_charsets import KNOWN, codec_of, decoded
 
-_STATEMENT = b"\x02"
+_STATEMENT = 2
 _EVENT_TYPE, _EVENT_SIZE, _CONTENT, _VARIABLES_SIZE, _VARIABLES = 5, 10, 20, 31, 33
 """Where an event has these in its packet: one byte of the protocol, 19 of the header, 13 of numbers of a statement."""
 _NUMBERS = 13
@@ -49,25 +49,26 @@ class StatementPacket(MysqlPacket):
         self.variables = variables
 
 
-def status_variables(packet: bytes) -> bytes | None:
-    """Returns the status variables of a packet; None if it is not the packet of a statement of the log."""
-    if packet[_EVENT_TYPE : _EVENT_TYPE + 1] != _STATEMENT or len(packet) < _VARIABLES:
-        return None
-    if struct.unpack_from("<I", packet, _EVENT_SIZE) != (len(packet) - 1,):
-        return None
-    (size,) = struct.unpack_from("<H", packet, _VARIABLES_SIZE)
-    return packet[_VARIABLES : _VARIABLES + size]
+def type_of_event(packet: bytes) -> int | None:
+    """Returns the type of the event that a packet holds; None for another packet."""
+    is_event = len(packet) >= _CONTENT and struct.unpack_from("<I", packet, _EVENT_SIZE) == (len(packet) - 1,)
+    return packet[_EVENT_TYPE] if is_event else None
 
 
-def without_status_variables(packet: bytes) -> bytes:
-    """Returns the packet of a statement of the log without its status variables; other packets as they are."""
-    variables = status_variables(packet)
-    if variables is None:
-        return packet
-    shorter = bytearray(packet[:_VARIABLES] + packet[_VARIABLES + len(variables) :])
-    struct.pack_into("<I", shorter, _EVENT_SIZE, len(shorter) - 1)
-    struct.pack_into("<H", shorter, _VARIABLES_SIZE, 0)
-    return bytes(shorter)
+def of_its_size(event: bytes | memoryview) -> bytes:
+    """Returns the packet of an event that became shorter, with its size now."""
+    return b"".join((event[:_EVENT_SIZE], struct.pack("<I", len(event) - 1), event[_EVENT_SIZE + 4 :]))
+
+
+def without_status_variables(packet: bytes) -> tuple[bytes, bytes | None]:
+    """Returns the packet of a statement of the log without its status variables, and these.
+
+    Returns other packets as they are, and None.
+    """
+    if type_of_event(packet) != _STATEMENT or len(packet) < _VARIABLES:
+        return packet, None
+    end = _VARIABLES + int.from_bytes(packet[_VARIABLES_SIZE:_VARIABLES], "little")
+    return of_its_size(packet[:_VARIABLES_SIZE] + b"\0\0" + packet[end:]), packet[_VARIABLES:end]
 
 
 def content_of(event: Any) -> bytes:
