@@ -23,7 +23,7 @@ _PARTS = "cdc_pipeline.metadata_store"
 def upgrade(url: str, *, on_step: OnStep = no_step) -> str:
     """Upgrades the store in one transaction, one caller at a time. Returns the revision that it has then.
 
-    A store that is current is not changed. Raises SetupError for a store that newer code has upgraded.
+    A store that is current is not changed. Raises SetupError for a store of a revision that this code does not know.
     """
     engine = create_store_engine(url)
     try:
@@ -65,8 +65,9 @@ def _check_known(found: str | None) -> None:
     if found is not None and found not in _known():
         raise SetupError(
             f"the metadata store has revision {found}, which this code does not know",
-            expected=f"revision {head()} or older",
-            remedy="install the version of cdc-pipeline that upgraded the store, or a newer one",
+            expected=f"revision {head()}",
+            remedy="install the version of cdc-pipeline that upgraded the store, or a newer one; or fill an empty store"
+            " with cdc rebuild",
         )
 
 

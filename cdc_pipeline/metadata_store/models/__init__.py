@@ -1,4 +1,4 @@
-"""The tables of the metadata store in schema `cdc`; a test holds the migrations equal to them."""
+"""The tables of the metadata store in schema `cdc`; the first migration makes them, a test holds it equal to them."""
 
 from cdc_pipeline.metadata_store.models.failures import damaged_slice, failing_table, quarantine
 from cdc_pipeline.metadata_store.models.ledger import (

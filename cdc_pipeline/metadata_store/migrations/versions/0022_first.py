@@ -1,15 +1,18 @@
-"""Names tables in SQL as `TableName` does: a part that contains a dot or starts with a quote is quoted."""
+"""The first shape of the metadata store: the tables as the code declares them, and names of tables as `TableName` has."""
 
 from alembic import op
 
+from cdc_pipeline.metadata_store.models import metadata
+from cdc_pipeline.metadata_store.models.columns import OFFSET_RANGE
+
 revision = "0022"
-down_revision = "0021"
+down_revision = None
 branch_labels = None
 depends_on = None
 
 _PART = """CASE WHEN {0} ~ '^"|[.]' THEN '"' || replace({0}, '"', '""') || '"' ELSE {0} END"""
 _NAME = " || '.' || ".join(map(_PART.format, ("database_name", "schema_name", "table_name")))
-_STATEMENT = f"""
+_TABLE_NAME = f"""
     CREATE FUNCTION cdc.table_name(database_name text, schema_name text, table_name text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN {_NAME}
@@ -17,9 +20,11 @@ _STATEMENT = f"""
 
 
 def upgrade() -> None:
-    op.get_bind().exec_driver_sql(_STATEMENT)
+    op.get_bind().exec_driver_sql(OFFSET_RANGE)
+    metadata.create_all(op.get_bind())
+    op.get_bind().exec_driver_sql(_TABLE_NAME)
 
 
 def downgrade() -> None:
-    """An older store is brought back from its backup."""
+    """There is nothing before the first revision: drop the database instead."""
     raise NotImplementedError
