@@ -45,7 +45,7 @@ class ClaimPreparation:
             claim_id=str(claim.claim_id),
             first_number=claim.first_number,
             last_number=claim.last_number,
-            slices=self._checked(lease, [slice_row for slice_row in slices if slice_row.path]),
+            slices=self._checked(lease, slices),
             cutoff_version=row.cutoff_version or "",
             partial_rows=sum(slice_row.partial_rows for slice_row in slices),
             key_changes=sum(slice_row.key_changes for slice_row in slices),
@@ -71,8 +71,6 @@ class ClaimPreparation:
         return tuple(inputs)
 
     def _input(self, row: RegisteredSlice) -> SliceInput:
-        if row.path is None or row.sha256 is None or row.schema_id is None:
-            raise SliceDamaged(f"slice {row.number} has {row.rows} rows but no file", expected="a path and a SHA-256")
         schema = self.store.tables.schema(row.table_id, row.schema_id)
         check_slice_file(self.objects, self.on_step, row, schema, most_unpacked_bytes=self.limits.unpacked_bytes)
         return SliceInput(

@@ -145,7 +145,7 @@ def of_one_shape(
 
     A late slice is read with its own schema and does not change the lake's columns, so it never ends a claim.
     """
-    end = in_one_claim(None if row.schema_id is None or row.late else schema_of(row) for row in slices)
+    end = in_one_claim(None if row.late else schema_of(row) for row in slices)
     while 0 < end < len(slices) and slices[end].boundary_id == slices[end - 1].boundary_id:
         end -= 1
     if end == 0:
@@ -188,10 +188,10 @@ def check_ledger(ledger: LakeLedger, slices: Sequence[RegisteredSlice]) -> None:
     oldest = min((claim.first_number for claim in claims), default=ledger.fence_number + 1)
     for row in slices:
         found = named.get(row.number)
-        ours = None if row.sha256 is None else SliceIdentity(row.number, row.slice_id, row.sha256)
+        ours = SliceIdentity(row.number, row.slice_id, row.sha256)
         is_in_log = row.number >= oldest or ledger.is_whole or not claims
         if found != ours and is_in_log:
-            lake = f"slice {found.slice_id} (SHA-256 {found.sha256})" if found else "no slice with rows"
+            lake = f"slice {found.slice_id} (SHA-256 {found.sha256})" if found else "no slice"
             raise FenceMismatch(
                 f"number {row.number} is {lake} in the lake's log,"
                 f" slice {row.slice_id} (SHA-256 {row.sha256}) in the registry",

@@ -20,11 +20,10 @@ def check_slice_file(
 
     Memory holds at most the registered size: an object of another size is not read.
     """
-    key = str(row.path)
     try:
         with step(on_step, "slice_file.get"):
-            size_bytes = objects.head(key).size_bytes
-            content = objects.get(key) if size_bytes == row.size_bytes else b""
+            size_bytes = objects.head(row.path).size_bytes
+            content = objects.get(row.path) if size_bytes == row.size_bytes else b""
     except ObjectMissing as error:
         raise damaged(row, "no content: the object is gone", "the object that was registered") from error
     if size_bytes != row.size_bytes:

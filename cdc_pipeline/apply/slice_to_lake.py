@@ -152,7 +152,7 @@ class SliceWorker:
 
     def _record_claim(self, lease: Lease, move: Apply) -> Claim:
         """Records the claim's bounds, or takes over a dead worker's claim with its bounds; durable on return."""
-        session = self.lake.open() if any(row.path for row in move.slices) else None
+        session = self.lake.open()
         if move.resumed is None:
             return self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
         if move.resumed.session:
@@ -175,7 +175,7 @@ class SliceWorker:
         if active is not None:
             end = min(end, self.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
         within = tuple(row for row in behind if row.number < end and (until is None or row.label_start < until))
-        within = of_one_shape(within, lambda row: self.store.tables.schema(row.table_id, row.schema_id or ""))
+        within = of_one_shape(within, lambda row: self.store.tables.schema(row.table_id, row.schema_id))
         open_claim = self.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
             within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)

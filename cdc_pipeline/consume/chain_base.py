@@ -180,7 +180,7 @@ class DecidedChain:
                 continue
             for identity in file.tables:
                 before, start = reached.get(identity.table_uuid), file.content.start
-                if start is not None and (before is None or before < start):
+                if before is None or before < start:
                     found[identity.table_uuid] = Gap(followed=before, start=start)
                 reached[identity.table_uuid] = file.content.position
         return found

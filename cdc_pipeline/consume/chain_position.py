@@ -24,7 +24,7 @@ def placed_behind(cut: Cut, chain_position: str) -> Cut:
     that has the stream alone begins at the end of the chain anyway, or behind it.
     """
     end = position_of(chain_position)
-    if cut.start is None or not end or cut.start >= end:
+    if not end or cut.start >= end:
         return cut
     length = decode_position(cut.position) - decode_position(cut.start)
     return replace(cut, start=end, position=encode_position(decode_position(end) + length))

@@ -18,7 +18,7 @@ from cdc_pipeline.consume.chain_position import are_apart, chain_position_after,
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice, Slice
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary, SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
@@ -205,7 +205,8 @@ class CutChain:
         if isinstance(content, LateSlice):
             (row,) = rows
             at = position_of(chain_position)
-            self._record(content.slice, found.schemas, first_offset=at, is_newest=row.schema_id is None)
+            schema = found.schemas[content.slice.schema_id]
+            self.store.tables.record_schema(row.table_id, schema, first_offset=at, is_newest=row.schema_id is None)
             self.store.quarantine.replay(content, chain_position)
             return chain_position_after(chain_position, found.content)
         for identity, row in zip(found.tables, rows, strict=True):
@@ -217,9 +218,9 @@ class CutChain:
         starts = {part.stream_partition: part.start_offset for part in content.partitions}
         newest = {row.table_id: row.schema_id for row in rows}
         for new in content.slices:
-            if new.schema_id == newest[new.table_id]:
-                continue
-            self._record(new, found.schemas, first_offset=starts[new.stream_partition], is_newest=True)
+            if new.schema_id != newest[new.table_id]:
+                schema, start = found.schemas[new.schema_id], starts[new.stream_partition]
+                self.store.tables.record_schema(new.table_id, schema, first_offset=start, is_newest=True)
         return self.store.registration.register(content, None).chain_position
 
     def _follow(self, found: CutFile, cut: Cut, rows: Sequence[SourceTable]) -> None:
@@ -244,11 +245,6 @@ class CutChain:
                     publication_mark=identity.publication_mark,
                     stale=identity.stale if becomes_stale else None,
                 )
-
-    def _record(self, new: Slice, schemas: Mapping[str, TableSchema], *, first_offset: str, is_newest: bool) -> None:
-        if new.schema_id is not None:
-            schema = schemas[new.schema_id]
-            self.store.tables.record_schema(new.table_id, schema, first_offset=first_offset, is_newest=is_newest)
 
     def _row(self, identity: TableIdentity, row: SourceTable | None) -> SourceTable:
         """Returns the table's row. Registers a table that the store lacks, as of the cut and without settings."""

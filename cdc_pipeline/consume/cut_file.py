@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -18,8 +17,6 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import TableName, TableSchema
 
 FORMAT = 2
-_WITH_EMPTY_SLICES = 1
-"""The format of older cut files. They name a slice for every table and stream partition, including empty slices."""
 _NOT_IN_CUT = ("stream", "tables")
 """Fields of a cut that its file contains in other keys."""
 
@@ -95,10 +92,10 @@ class CutFile:
         """Raises RegistryError for a damaged file, and for a format that this code does not know."""
         with damage_named("a cut file"):
             document = json.loads(content)
-            if document.get("format") not in (_WITH_EMPTY_SLICES, FORMAT):
+            if document.get("format") != FORMAT:
                 raise RegistryError(
                     f"a cut file has the format {document.get('format')}",
-                    expected=f"format {FORMAT} or older",
+                    expected=f"format {FORMAT}",
                     remedy="install the version of cdc-pipeline that wrote it, or a newer one",
                 )
             tables = tuple(map(identity_of, document["tables"]))
@@ -152,7 +149,7 @@ def cut_file(
             expected="the tables with which the stream was opened",
             remedy="open the stream again: nothing was decided",
         )
-    used = {new.schema_id for new in slices if new.schema_id is not None}
+    used = {new.schema_id for new in slices}
     return CutFile(
         stream=stream,
         tables=tuple(tables[number] for number in numbers),
@@ -213,12 +210,9 @@ def identity_of(values: list[Any]) -> TableIdentity:
 
 
 def _cut_of(document: dict[str, Any], stream: str, *, tables: Sequence[int]) -> Cut:
-    """Reads a cut from JSON. `tables`: the tables that were read. Format 1 has a separate list of empty slices."""
-    empty = [{"table_id": table, "stream_partition": number} for table, number in document.get("empty", ())]
-    slices = sorted((*document["slices"], *empty), key=itemgetter("table_id", "stream_partition"))
+    """Reads a cut from JSON. `tables`: the tables that were read."""
     outside = {"stream": stream, "tables": list(tables)}
-    values = {"start": None, **document, **outside, "slices": slices, "label": label_values(document["label"])}
-    return msgspec.convert(values, Cut, str_keys=True)
+    return msgspec.convert(document | outside | {"label": label_values(document["label"])}, Cut, str_keys=True)
 
 
 def label_values(label: list[str]) -> dict[str, str]:

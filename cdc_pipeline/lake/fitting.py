@@ -181,7 +181,7 @@ def _free_name(own: LakeColumn, names: Counter[str]) -> str:
 def in_one_claim(schemas: Iterable[TableSchema | None]) -> int:
     """Returns how many of the first slices one claim may take.
 
-    None stands for a slice without a schema, or a late slice. Existing rows are rewritten once per claim, before it is
+    None stands for a late slice. Existing rows are rewritten once per claim, before it is
     applied. So a change that needs a rewrite begins a new claim.
     """
     seen: list[TableSchema] = []

@@ -79,8 +79,6 @@ class Rewind:
     def _check_slice_files(self, table_id: int, first: int, last: int) -> None:
         """Checks that the files of all slices that will be applied again are still there."""
         for row in self.store.slices.slices(table_id, first, last):
-            if row.path is None:
-                continue
             try:
                 with step(self.on_step, "slice_file.head"):
                     self.objects.head(row.path)

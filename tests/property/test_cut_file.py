@@ -1,9 +1,6 @@
 """What a cut file says is what was cut: a metadata store is rebuilt from nothing else."""
 
-import json
-from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,24 +115,3 @@ def test_what_is_read_back_is_what_was_written(
     numbers = {identity.table_uuid: number for number, identity in tables.items()}
     if len(numbers) == len(TABLE_IDS):
         assert found.content_for([numbers[identity.table_uuid] for identity in found.tables]) == content
-
-
-@given(cuts())
-def test_a_file_of_the_first_format_names_a_slice_of_each_table_without_events(cut: Cut) -> None:
-    identities = {
-        number: TableIdentity(
-            table_uuid=UUID(int=number),
-            name=TableName(database="shop", schema="public", table=f"t{number}"),
-            source_oid=number,
-        )
-        for number in TABLE_IDS
-    }
-    schemas = dict.fromkeys("ab", TableSchema(columns=(), key=()))
-    document = json.loads(cut_file(STREAM, identities, schemas, cut).to_bytes())
-    document["format"] = 1
-    del document["cut"]["start"]
-    document["cut"]["empty"] = [[0, 4], [1, 4]]
-    found = CutFile.from_bytes(json.dumps(document).encode()).content_for(TABLE_IDS)
-    empty = [Slice(table_id=number, stream_partition=4) for number in TABLE_IDS[:2]]
-    expected = sorted([*cut.slices, *empty], key=lambda new: (new.table_id, new.stream_partition))
-    assert found == replace(cut, start=None, slices=tuple(expected))

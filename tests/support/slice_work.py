@@ -49,27 +49,30 @@ class Work:
             on_step=on_step,
         )
 
-    def cut(self, *rows: int, requested: bool = False, as_before: bool = False) -> None:
-        """One slice with so many rows per stream partition; 0: none, or with `as_before` an empty one."""
+    def cut(self, *rows: int, requested: bool = False) -> None:
+        """One slice with so many rows per stream partition; 0: none."""
         self.position += 1
         table_id = self.shop.orders.table_id
         plain = self.shop.cut(
             self.position - 1, self.position, {(table_id, part): 0 for part in (0, 1)}, requested=requested
         )
-        slices = [self.slice(part, count) for part, count in enumerate(rows) if count or as_before]
+        slices = [self.slice(part, count) for part, count in enumerate(rows) if count]
         self.shop.register(replace(plain, slices=tuple(slices)))
 
     def slice(self, partition: int, rows: int) -> Slice:
-        empty = Slice(table_id=self.shop.orders.table_id, stream_partition=partition)
-        if rows == 0:
-            return empty
         events = [self.order(1000 * self.position + 100 * partition + number, number) for number in range(rows)]
         content = slice_bytes(SCHEMA, events)
         sha256 = hashlib.sha256(content).hexdigest()
         key = slice_key(self.table.name, partition, f"{self.position}-{sha256}.parquet")
         self.objects.put_if_absent(key, content)
-        return replace(
-            empty, path=key, sha256=sha256, size_bytes=len(content), rows=rows, schema_id=self.shop.schema_id
+        return Slice(
+            table_id=self.shop.orders.table_id,
+            stream_partition=partition,
+            path=key,
+            sha256=sha256,
+            size_bytes=len(content),
+            rows=rows,
+            schema_id=self.shop.schema_id,
         )
 
     def order(self, id_: int, ordinal: int) -> Event:

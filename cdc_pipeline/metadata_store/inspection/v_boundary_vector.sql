@@ -23,17 +23,11 @@ LEFT JOIN LATERAL (
     ORDER BY slice.boundary_id DESC, slice.number DESC
     LIMIT 1
 ) AS reached ON true
-LEFT JOIN LATERAL (
-    SELECT slice.number, slice.state, slice.claim_id
-    FROM cdc.slice
-    WHERE slice.table_id = source.table_id AND slice.path IS NOT NULL AND slice.number <= reached.number
-    ORDER BY slice.number DESC
-    LIMIT 1
-) AS latest ON true
+LEFT JOIN cdc.slice AS latest ON latest.table_id = source.table_id AND latest.number = reached.number
 LEFT JOIN LATERAL (
     SELECT slice.claim_id
     FROM cdc.slice
-    WHERE slice.table_id = source.table_id AND slice.path IS NOT NULL AND slice.number > coalesce(reached.number, 0)
+    WHERE slice.table_id = source.table_id AND slice.number > coalesce(reached.number, 0)
     ORDER BY slice.number
     LIMIT 1
 ) AS following ON true

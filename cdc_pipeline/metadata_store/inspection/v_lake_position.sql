@@ -1,5 +1,5 @@
 -- One row per source table: the last position and time as of which the lake's table is known to equal the source.
--- That is the last boundary before the first non-empty slice that waits and before the first withheld row, but not
+-- That is the last boundary before the first slice that waits and before the first withheld row, but not
 -- behind the last cut that read the table. It is the cutoff if that is later. `reason`: what keeps the position from
 -- rising.
 -- '~' sorts behind every position.
@@ -44,7 +44,7 @@ LEFT JOIN LATERAL (
     SELECT slice.number, boundary.position
     FROM cdc.slice
     JOIN cdc.boundary ON boundary.boundary_id = slice.boundary_id
-    WHERE slice.table_id = source.table_id AND slice.state = 'registered' AND slice.path IS NOT NULL
+    WHERE slice.table_id = source.table_id AND slice.state = 'registered'
     ORDER BY slice.number
     LIMIT 1
 ) AS waiting ON true

@@ -1,5 +1,5 @@
 -- One row per slice: its content, the path of its file, and its state.
--- A cut without events of a table has no slice of it. Older versions registered an empty slice, without a path.
+-- A cut without events of a table has no slice of it.
 CREATE VIEW cdc.v_slice_history AS
 SELECT slice.table_id,
        cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,

@@ -39,7 +39,7 @@ LEFT JOIN cdc.lease ON lease.table_id = position.table_id AND lease.expires_at >
 CROSS JOIN LATERAL (
     SELECT count(*) AS slices, coalesce(sum(slice.rows), 0)::bigint AS rows
     FROM cdc.slice
-    WHERE slice.table_id = position.table_id AND slice.state = 'registered' AND slice.path IS NOT NULL
+    WHERE slice.table_id = position.table_id AND slice.state = 'registered'
 ) AS waiting
 LEFT JOIN cdc.failing_table AS failing ON failing.table_id = position.table_id
 LEFT JOIN LATERAL (

@@ -199,7 +199,7 @@ def _apply_slices(connection: Connection, claim: Claim) -> None:
 
 
 def _check_next(connection: Connection, table_id: int, numbers: list[int]) -> None:
-    """Checks that the numbers are consecutive, that the slices wait, and that no non-empty slice before them waits."""
+    """Checks that the numbers are consecutive, that the slices wait, and that no slice before them waits."""
     first, last = numbers[0], numbers[-1]
     registered = connection.scalars(
         select(_SLICE.c.number)
@@ -211,9 +211,7 @@ def _check_next(connection: Connection, table_id: int, numbers: list[int]) -> No
         .order_by(_SLICE.c.number)
     ).all()
     waiting = connection.scalar(
-        select(func.min(_SLICE.c.number)).where(
-            _SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED, _SLICE.c.path.is_not(None)
-        )
+        select(func.min(_SLICE.c.number)).where(_SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED)
     )
     if numbers != list(range(first, last + 1)) or numbers != list(registered):
         raise RegistryError(

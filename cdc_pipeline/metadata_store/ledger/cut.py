@@ -14,7 +14,6 @@ from cdc_pipeline.time_slice import Label
 if TYPE_CHECKING:
     from cdc_pipeline.slice_file import SliceFile
 
-EMPTY = "empty"
 BEGINNING = "beginning"
 """The chain position of a stream's first cut."""
 
@@ -45,7 +44,7 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One table's events of one stream partition in a cut. An empty slice has no path, no sha256 and no schema_id.
+    """One table's events of one stream partition in a cut.
 
     `key_ranges`: inclusive ranges of the first id column. `truncated_at`: the version of the last truncate. `late`: the
     slice may hold events that are older than events of slices before it. `oldest_version`: the oldest version of its
@@ -54,11 +53,11 @@ class Slice:
 
     table_id: int
     stream_partition: int
-    path: str | None = None
-    sha256: str | None = None
+    path: str
+    sha256: str
     size_bytes: int = 0
     rows: int = 0
-    schema_id: str | None = None
+    schema_id: str
     key_changes: int = 0
     partial_rows: int = 0
     truncates: int = 0
@@ -119,12 +118,11 @@ class Cut:
     sides of it. An empty requested cut at the position of the last cut marks that cut as requested.
 
     `tables`: ids of all tables that were read from `start` to `position`. A table without a slice had no event there.
-    `start` is None in a cut file of format 1; such a cut has an empty slice for each table without events.
     """
 
     stream: str
     tables: tuple[int, ...]
-    start: str | None
+    start: str
     position: str
     commit_time: datetime
     label: Label
@@ -138,17 +136,15 @@ class Cut:
         return all(part.is_empty for part in self.partitions)
 
 
-def slice_identity(
-    *, table_uuid: UUID, stream_partition: int, start_offset: str, end_offset: str, sha256: str | None
-) -> str:
+def slice_identity(*, table_uuid: UUID, stream_partition: int, start_offset: str, end_offset: str, sha256: str) -> str:
     """Returns the id of a slice. It depends on the table, the range and the content, and not on the slice's number."""
-    parts = (str(table_uuid), str(stream_partition), start_offset, end_offset, sha256 or EMPTY)
+    parts = (str(table_uuid), str(stream_partition), start_offset, end_offset, sha256)
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
-def late_identity(table_uuid: UUID, quarantine_ids: Sequence[int], sha256: str | None) -> str:
+def late_identity(table_uuid: UUID, quarantine_ids: Sequence[int], sha256: str) -> str:
     """Returns the id of a late slice. It is unique, because an event is replayed once."""
-    parts = (str(table_uuid), "late", ",".join(map(str, sorted(quarantine_ids))), sha256 or "")
+    parts = (str(table_uuid), "late", ",".join(map(str, sorted(quarantine_ids))), sha256)
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 

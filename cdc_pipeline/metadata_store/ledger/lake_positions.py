@@ -22,7 +22,7 @@ _NEXT_CHANGE = text("""
     SELECT slice.number, CASE WHEN slice.state = 'applied' THEN claim.lake_version END AS lake_version
     FROM cdc.slice
     LEFT JOIN cdc.claim ON claim.claim_id = slice.claim_id
-    WHERE slice.table_id = :table_id AND slice.path IS NOT NULL AND slice.number > coalesce(
+    WHERE slice.table_id = :table_id AND slice.number > coalesce(
         (SELECT earlier.number FROM cdc.slice AS earlier
          WHERE earlier.table_id = :table_id AND earlier.boundary_id <= :boundary_id
          ORDER BY earlier.boundary_id DESC, earlier.number DESC LIMIT 1), 0)
@@ -34,7 +34,7 @@ _BOUNDARY = models.boundary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChange:
-    """The first non-empty slice of a table after a boundary. `lake_version`: of its claim; None if not applied."""
+    """The first slice of a table after a boundary. `lake_version`: of its claim; None if not applied."""
 
     number: int
     lake_version: int | None
@@ -68,7 +68,7 @@ class LakePositions:
         return None if found is None else int(found)
 
     def next_change(self, table_id: int, boundary_id: int) -> NextChange | None:
-        """Returns the table's first non-empty slice after the boundary; None if none is registered."""
+        """Returns the table's first slice after the boundary; None if none is registered."""
         with self.database.transaction("position.read_next") as connection:
             row = connection.execute(_NEXT_CHANGE, {"table_id": table_id, "boundary_id": boundary_id}).one_or_none()
         return as_optional_record(NextChange, row)

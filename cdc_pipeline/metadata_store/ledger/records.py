@@ -178,7 +178,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The number of non-empty slices that the lake does not have yet, and the number of their rows."""
+    """The number of slices that the lake does not have yet, and the number of their rows."""
 
     slices: int
     rows: int

@@ -58,7 +58,7 @@ class Registration:
                 return as_record(Boundary, known)
             _check_continues(connection, cut, partitions, is_decided=is_decided)
             check_tombstone_horizons(cut.slices, {table_id: row.horizon for table_id, row in tables.items()})
-            mark_gaps(connection, cut, {row.stream_partition: row.next_offset for row in partitions})
+            mark_gaps(connection, cut)
             boundary = _insert_boundary(connection, cut, partitions)
             next_numbers = {table_id: int(row.next_slice_number) for table_id, row in tables.items()}
             _insert_slices(connection, boundary, slices, next_numbers)
@@ -231,12 +231,11 @@ def _insert_slices(
         of_table.values(next_slice_number=bindparam("number")),
         [{"of_table": table_id, "number": number} for table_id, number in next_numbers.items()],
     )
-    newest = {values["table_id"]: values["schema_id"] for values in slices if values["schema_id"] is not None}
-    if newest:
-        connection.execute(
-            of_table.values(schema_id=bindparam("newest")),
-            [{"of_table": table_id, "newest": schema_id} for table_id, schema_id in newest.items()],
-        )
+    newest = {values["table_id"]: values["schema_id"] for values in slices}
+    connection.execute(
+        of_table.values(schema_id=bindparam("newest")),
+        [{"of_table": table_id, "newest": schema_id} for table_id, schema_id in newest.items()],
+    )
 
 
 def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> None:

@@ -73,9 +73,9 @@ class Slices:
             return bool(connection.scalar(select(or_(is_quarantined, is_late, is_under_repair))))
 
     def waiting(self, table_id: int) -> Waiting:
-        """Returns the number of non-empty slices that wait to be applied, and the number of their rows."""
+        """Returns the number of slices that wait to be applied, and the number of their rows."""
         query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(
-            _SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED, _SLICE.c.path.is_not(None)
+            _SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED
         )
         with self.database.transaction("slice.count_waiting") as connection:
             slices, rows = connection.execute(query).one()

@@ -129,30 +129,12 @@ def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, sna
         drop_events_of_snapshot(connection, snapshot_id)
 
 
-def mark_gaps(connection: Connection, cut: Cut, next_offsets: Mapping[int, str | None]) -> None:
+def mark_gaps(connection: Connection, cut: Cut) -> None:
     """Marks tables of the cut as stale if they were last read up to a position before the start of the cut.
 
     The changes in between are lost. A table that the lake does not have yet is not marked: its snapshot comes later.
-    Call this before the cut is registered. `next_offsets`: the registered ones, by stream partition.
+    Call this before the cut is registered.
     """
-    start = _start_of(connection, cut, next_offsets)
     for row in connection.execute(_FOLLOWED, {"tables": list(cut.tables)}).all():
-        if row.followed is not None and row.followed < start:
-            mark_stale(connection, [row.table_id], gap_reason(row.followed, start))
-
-
-def _start_of(connection: Connection, cut: Cut, next_offsets: Mapping[int, str | None]) -> str:
-    """Returns the position at which the cut begins.
-
-    A cut file of format 1 contains it only if the stream was started again there. Otherwise it is the last boundary.
-    """
-    if cut.start is not None:
-        return cut.start
-    began_again = [
-        part.start_offset
-        for part in cut.partitions
-        if part.start_offset > (next_offsets[part.stream_partition] or part.start_offset)
-    ]
-    boundary = models.boundary.c
-    last = connection.scalar(select(func.max(boundary.position)).where(boundary.stream == cut.stream))
-    return max([last or "", *began_again])
+        if row.followed is not None and row.followed < cut.start:
+            mark_stale(connection, [row.table_id], gap_reason(row.followed, cut.start))

@@ -22,8 +22,7 @@ _READ = {
                          WHERE slice.table_id = source.table_id AND slice.boundary_id > :boundary_id),
                         source.next_slice_number) AS next_slice_number,
                (SELECT slice.schema_id FROM cdc.slice
-                WHERE slice.table_id = source.table_id AND slice.boundary_id <= :boundary_id
-                  AND slice.path IS NOT NULL AND NOT slice.late
+                WHERE slice.table_id = source.table_id AND slice.boundary_id <= :boundary_id AND NOT slice.late
                 ORDER BY slice.number DESC LIMIT 1) AS schema_id,
                least(source.followed_at, :position) AS followed_at
         FROM cdc.source_table AS source WHERE source.stream = :stream ORDER BY source.table_id

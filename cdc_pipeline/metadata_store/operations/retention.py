@@ -36,7 +36,7 @@ _FORGETTABLE = text("""
     """)
 _FILES = text("""
     SELECT number, path, size_bytes, coalesce(applied_at, registered_at) AS since FROM cdc.slice
-    WHERE table_id = :table_id AND path IS NOT NULL AND number > :after AND number <= :through
+    WHERE table_id = :table_id AND number > :after AND number <= :through
     ORDER BY number LIMIT :batch
     """)
 # By table, the first slice that is still needed.
@@ -66,7 +66,7 @@ _HOLDING = text(f"""
 _KEPT_SLICES = text("""
     SELECT slice.table_id, max(slice.number) AS number
     FROM cdc.slice JOIN cdc.source_table AS source USING (table_id)
-    WHERE source.stream = :stream AND slice.boundary_id <= :boundary_id AND slice.path IS NOT NULL
+    WHERE source.stream = :stream AND slice.boundary_id <= :boundary_id
     GROUP BY slice.table_id
     UNION
     SELECT truncating.table_id, truncating.number
@@ -167,7 +167,7 @@ class Retention:
         slices = models.slice_table.c
         query = select(slices.path).where(slices.table_id == table_id, slices.path.in_(paths))
         with self.database.transaction("retention.read") as connection:
-            return frozenset(path for path in connection.scalars(query) if path is not None)
+            return frozenset(connection.scalars(query))
 
     def mark_cleaned(self, table_id: int, through: int) -> None:
         """Records that the slice files at or below this number are deleted."""
@@ -199,7 +199,7 @@ class Retention:
     def keep(self, base: Boundary, fenced: Mapping[int, tuple[int, ...]]) -> Keep:
         """The rows of cuts up to `base` that later cuts, fences, comparisons and lake positions still read.
 
-        These are each table's newest non-empty slice, its newest truncate, the slices that its fence names, and the
+        These are each table's newest slice, its newest truncate, the slices that its fence names, and the
         boundary of its lake position. `fenced`: by table id, the numbers of the slices that its fence names.
         """
         pairs = [{"table_id": table_id, "number": number} for table_id in fenced for number in fenced[table_id]]

@@ -66,17 +66,6 @@ def test_a_silence_makes_no_slice_and_no_new_lake_version(work: Work) -> None:
     assert work.claims() == [(1, 1), (2, 2)]
 
 
-def test_the_empty_slices_of_an_older_version_are_carried_on(work: Work) -> None:
-    work.cut(0, 0, as_before=True)
-    work.cut(1, 0, as_before=True)
-    work.cut(0, 0, as_before=True)
-    work.cut(1)
-    work.cut(0, 0, as_before=True)
-    work.worker(ClaimLimits(slices=4, rows=10)).slice_to_lake(work.table.name)
-    assert (work.fence(), work.claims()) == (9, [(1, 4), (5, 7), (8, 9)])
-    assert {row.state for row in work.slices()} == {SliceState.APPLIED}
-
-
 def test_no_claim_reaches_over_a_requested_boundary(work: Work) -> None:
     work.cut(1)
     work.cut(1, requested=True)

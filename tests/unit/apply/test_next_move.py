@@ -84,7 +84,6 @@ def applied(*numbers: int) -> dict[int, RegisteredSlice]:
 
 
 BEHIND = [slice_row(3), slice_row(4, rows=0), slice_row(5)]
-SILENT = [slice_row(number, rows=0) for number in (3, 4)]
 
 
 @pytest.mark.parametrize("state", [view(None, published=None), view(fence(at=2), BEHIND, published=None)])
@@ -110,10 +109,6 @@ def test_with_nothing_behind_the_lake_the_worker_waits(state: View) -> None:
     assert next_move(state) == Wait(reason="every event that is registered is applied")
 
 
-def test_empty_slices_of_an_older_version_are_applied_too() -> None:
-    assert next_move(view(fence(at=2), SILENT)) == Apply(slices=tuple(SILENT), resumed=None)
-
-
 @pytest.mark.parametrize("at", [fence(at=2), fence(1, 2), fence(2, snapshot_id="first")])
 def test_what_waits_behind_the_lake_is_applied_in_one_claim(at: Fence) -> None:
     fenced = applied(*(found.number for found in at.slices))
@@ -124,12 +119,6 @@ def test_a_dead_workers_claim_is_resumed_with_the_very_same_bounds() -> None:
     open_claim = claim(3, 4)
     assert next_move(view(fence(at=2), BEHIND, open_claim=open_claim)) == Apply(
         slices=tuple(BEHIND[:2]), resumed=open_claim
-    )
-
-
-def test_a_dead_workers_claim_is_resumed_also_when_it_holds_only_silence() -> None:
-    assert next_move(view(fence(at=2), SILENT, open_claim=claim(3, 4))) == Apply(
-        slices=tuple(SILENT), resumed=claim(3, 4)
     )
 
 
@@ -155,7 +144,6 @@ def test_what_the_lake_has_and_the_registry_does_not_know_is_only_marked(state: 
         {},
         {2: replace(slice_row(2), slice_id="another")},
         {2: replace(slice_row(2), sha256="another")},
-        {2: slice_row(2, rows=0)},
     ],
 )
 def test_a_lake_that_names_a_slice_which_the_registry_does_not_have_is_an_alarm(
@@ -249,7 +237,6 @@ def ledger(*numbers: int, is_whole: bool = True, position: str | None = None) ->
 def test_slices_are_marked_when_the_log_names_each_of_them_or_was_cleaned_before_them() -> None:
     check_ledger(ledger(1, 2), [slice_row(1), slice_row(2)])
     check_ledger(ledger(2, is_whole=False), [slice_row(1), slice_row(2)])
-    check_ledger(ledger(2), [slice_row(1, rows=0), slice_row(2)])
 
 
 @pytest.mark.parametrize(
@@ -257,7 +244,6 @@ def test_slices_are_marked_when_the_log_names_each_of_them_or_was_cleaned_before
     [
         (ledger(1, 2), replace(slice_row(1), sha256="another")),
         (ledger(1, 2), replace(slice_row(2), slice_id="another")),
-        (ledger(1, 2), slice_row(1, rows=0)),
         (ledger(2), slice_row(1)),
         (ledger(1, position="elsewhere"), slice_row(1)),
     ],

@@ -249,16 +249,6 @@ def test_a_table_without_a_snapshot_may_begin_anywhere(shop: Shop) -> None:
     assert shop.store.tables.table(shop.customers.name).state == "registered"
 
 
-def test_a_cut_of_an_older_version_does_not_say_where_it_begins_and_is_judged_by_its_offsets(shop: Shop) -> None:
-    goes_on = replace(shop.cut(AT, AT + 1, {(shop.orders.table_id, 0): 1}), start=None)
-    shop.store.registration.register(goes_on, None)
-    assert shop.store.tables.table(shop.orders.name).state == "live"
-    began_again = replace(shop.cut(AT + 5, AT + 6, {(shop.orders.table_id, 0): 1}), start=None)
-    shop.store.registration.register(began_again, None)
-    row = shop.store.tables.table(shop.orders.name)
-    assert (row.state, row.halted_at) == ("stale", encode_position(AT + 1))
-
-
 def test_no_version_of_a_table_that_is_not_followed_belongs_to_a_later_boundary(shop: Shop) -> None:
     before = shop.store.lake_positions.last_boundary("shop")
     remove(shop)

@@ -158,8 +158,9 @@ def test_a_watermark_never_steps_back_when_commit_times_do(shop: Shop) -> None:
 
 OVERLAPPING = text("""
     INSERT INTO cdc.slice (table_id, number, slice_id, boundary_id, stream_partition, label_start, label_end,
-                           start_offset, end_offset)
-    SELECT table_id, 99, 'x', :boundary_id, stream_partition, label_start, label_end, :start, :end
+                           start_offset, end_offset, path, sha256, schema_id)
+    SELECT table_id, 99, 'x', :boundary_id, stream_partition, label_start, label_end, :start, :end,
+           path, sha256, schema_id
     FROM cdc.slice WHERE table_id = :table_id AND number = 1
     """)
 
