@@ -70,16 +70,14 @@ def open_installation(home: Path) -> Installation:
     (home / "logs").mkdir(mode=0o700, exist_ok=True)
     with exclusive(home / "installation.lock"):
         path = home / "installation.json"
-        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        complete = _secrets() | known
-        installation = Installation(home=home, **(complete if known else complete | {"ports": _free_ports(PORT_NAMES)}))
-        if complete != known:
-            _store(installation)
+        if path.exists():
+            return Installation(home=home, **json.loads(path.read_text(encoding="utf-8")))
+        installation = Installation(home=home, ports=_free_ports(PORT_NAMES), **_secrets())
+        _store(installation)
         return installation
 
 
 def _secrets() -> dict[str, str]:
-    """New secrets. An installation of an older version gets those that it lacks."""
     return {
         "identity": str(uuid.uuid4()),
         "postgres_password": secrets.token_urlsafe(24),

@@ -78,7 +78,7 @@ def properties_of(table: PublishedTable) -> dict[str, str]:
 
 
 def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
-    """Returns None if older code published the table, or if nothing was published."""
+    """Returns None if nothing was published."""
     texts = {name.removeprefix(PREFIX): text for name, text in properties.items() if name.startswith(PREFIX)}
     if "table_uuid" not in texts:
         return None
@@ -97,7 +97,7 @@ def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
         files=int(texts["files"]),
         bytes=int(texts["bytes"]),
         kept=int(texts["kept"]),
-        description=tuple(json.loads(texts.get("description", "[]"))),
+        description=tuple(json.loads(texts["description"])),
     )
 
 

@@ -3,8 +3,8 @@
     python -m cdc_pipeline.launcher.databases NAME…
 
 Each database belongs to a role of its own, and no other role may connect to it. The roles' passwords are in the
-variables `PASSWORD_VARIABLES`. Every call sets owners, rights and passwords again, because an older version or a person
-may have set them differently.
+variables `PASSWORD_VARIABLES`. Every call sets owners, rights and passwords again, because a person may have set them
+differently.
 """
 
 import os
@@ -24,37 +24,6 @@ DO $$ BEGIN
 END $$
 """
 _SET_ROLE = "ALTER ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS {replication} PASSWORD %s"
-_OWNED_BY_THE_SUPERUSER = """
-SELECT format('ALTER %%s %%s OWNER TO %%I', object.type, object.identity, %(role)s)
-FROM (
-    SELECT 'pg_namespace'::regclass AS catalogue, oid, nspowner AS owner FROM pg_namespace
-    UNION ALL
-    SELECT 'pg_class'::regclass, oid, relowner FROM pg_class
-    WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
-        OR relkind = 'S' AND NOT EXISTS (
-            SELECT FROM pg_depend AS of_column
-            WHERE of_column.classid = 'pg_class'::regclass AND of_column.objid = pg_class.oid
-                AND of_column.refclassid = 'pg_class'::regclass AND of_column.deptype IN ('a', 'i')
-        )
-    UNION ALL
-    SELECT 'pg_proc'::regclass, oid, proowner FROM pg_proc
-    UNION ALL
-    SELECT 'pg_type'::regclass, pg_type.oid, typowner FROM pg_type LEFT JOIN pg_class ON pg_class.oid = typrelid
-    WHERE typtype IN ('d', 'e', 'r') OR relkind = 'c'
-    UNION ALL
-    SELECT 'pg_publication'::regclass, oid, pubowner FROM pg_publication
-) AS owned, pg_identify_object(owned.catalogue, owned.oid, 0) AS object
-WHERE owned.oid >= 16384 AND owned.owner = to_regrole(quote_ident(current_user))
-    AND NOT EXISTS (
-        SELECT FROM pg_depend AS member
-        WHERE member.classid = owned.catalogue AND member.objid = owned.oid AND member.deptype = 'e'
-    )
-"""
-"""Statements that give the superuser's objects to a role. REASSIGN OWNED does not work for the user of initdb.
-
-A column's sequence follows its table. Objects of the server itself have an oid below 16384; objects of an extension
-stay with the extension's owner.
-"""
 
 
 def create_databases(names: Iterable[str], passwords: Mapping[str, str]) -> None:
@@ -67,8 +36,6 @@ def create_databases(names: Iterable[str], passwords: Mapping[str, str]) -> None
             _close_to_others(connection, name, role)
             if role == METADATA_ROLE:
                 _admit_readers(connection, name)
-        with autocommitting(extensions.make_dsn(dbname=name)) as connection:
-            _hand_over(connection, role)
 
 
 def _create_role(connection: extensions.connection, role: str, password: str) -> None:
@@ -93,14 +60,6 @@ def _admit_readers(connection: extensions.connection, database: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(reader_role())
         cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {database} TO {role}").format(**names))
-
-
-def _hand_over(connection: extensions.connection, role: str) -> None:
-    """Makes the role the owner of all that the superuser owns in this database."""
-    with connection.cursor() as cursor:
-        cursor.execute(_OWNED_BY_THE_SUPERUSER, {"role": role})
-        for (statement,) in cursor.fetchall():
-            cursor.execute(statement)
 
 
 if __name__ == "__main__":

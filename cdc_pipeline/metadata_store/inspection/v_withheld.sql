@@ -24,13 +24,13 @@ SELECT source.table_id,
                WHERE snapshot.table_id = source.table_id AND snapshot.state = 'published'), 0)) AS rows_incomplete,
        least(
            (SELECT min(CASE WHEN event.snapshot_id IS NULL
-                            THEN coalesce(split_part(event.place, '-', 1), event.start_offset) ELSE '' END COLLATE "C")
+                            THEN split_part(event.place, '-', 1) ELSE '' END COLLATE "C")
             FROM cdc.quarantine AS event
             LEFT JOIN cdc.snapshot ON snapshot.snapshot_id = event.snapshot_id
             WHERE event.table_id = source.table_id AND event.state = 'waiting'
               AND (event.snapshot_id IS NULL OR snapshot.state = 'published')),
            (SELECT min(CASE WHEN event.snapshot_id IS NULL
-                            THEN coalesce(split_part(event.place, '-', 1), event.start_offset) ELSE '' END COLLATE "C")
+                            THEN split_part(event.place, '-', 1) ELSE '' END COLLATE "C")
             FROM cdc.slice
             JOIN cdc.quarantine AS event
                 ON event.table_id = slice.table_id AND event.slice_number = slice.number AND event.state = 'replayed'

@@ -41,7 +41,7 @@ class QuarantineEntry:
     state: QuarantineState
     created_at: datetime
     snapshot_id: str | None
-    place: str | None
+    place: str
     slice_number: int | None
     decision: str | None
     decided_at: datetime | None

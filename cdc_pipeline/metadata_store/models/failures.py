@@ -58,7 +58,7 @@ quarantine = Table(
     Column("state", State(QuarantineState), nullable=False, server_default=QuarantineState.WAITING),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=NOW),
     Column("snapshot_id", ForeignKey("cdc.snapshot.snapshot_id")),
-    Column("place", Text),
+    Column("place", Text, nullable=False),
     Column("slice_number", BigInteger),
     Column("decision", Text),
     time("decided_at"),

@@ -64,7 +64,7 @@ OLD_ROWS = {
         WHERE source.stream = :stream AND event.state IN ('replayed', 'dropped')
           AND event.decided_at < :quarantine_before
           AND CASE WHEN event.snapshot_id IS NULL
-                   THEN split_part(coalesce(event.place, event.start_offset), '-', 1) COLLATE "C" <= :position
+                   THEN split_part(event.place, '-', 1) COLLATE "C" <= :position
                    ELSE snapshot.state IN ('published', 'failed', 'abandoned') AND NOT {_NEWEST_PUBLISHED} IS TRUE END
           AND NOT EXISTS (SELECT FROM cdc.slice
                           WHERE slice.table_id = event.table_id AND slice.number = event.slice_number

@@ -82,7 +82,7 @@ _RESTORE = (
     """
     DELETE FROM cdc.quarantine AS event USING cdc.source_table AS source
     WHERE source.table_id = event.table_id AND source.stream = :stream
-      AND event.snapshot_id IS NULL AND event.place IS NOT NULL
+      AND event.snapshot_id IS NULL
       AND split_part(event.place, '-', 1) COLLATE "C" > :since
       AND split_part(event.place, '-', 1) NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream)
     """,

@@ -52,7 +52,7 @@ _READ = {
         SELECT quarantine.* FROM cdc.quarantine JOIN cdc.source_table AS source USING (table_id)
         WHERE source.stream = :stream
           AND (quarantine.snapshot_id IS NOT NULL
-               OR split_part(coalesce(quarantine.place, quarantine.start_offset), '-', 1) COLLATE "C" <= :position)
+               OR split_part(quarantine.place, '-', 1) COLLATE "C" <= :position)
         ORDER BY quarantine.quarantine_id
         """,
 }
@@ -64,10 +64,7 @@ _SET_TABLES = text("""
     UPDATE cdc.source_table AS source
     SET next_slice_number = given.next_slice_number, schema_id = coalesce(given.schema_id, source.schema_id),
         forgotten_through = given.next_slice_number - 1, cleaned_through = given.next_slice_number - 1,
-        -- a base that an older version wrote keeps the newest slice of each table, also an empty one
-        followed_at = coalesce(given.followed_at, (
-            SELECT boundary.position FROM cdc.slice JOIN cdc.boundary USING (boundary_id)
-            WHERE slice.table_id = source.table_id AND NOT slice.late ORDER BY slice.boundary_id DESC LIMIT 1))
+        followed_at = given.followed_at
     FROM json_populate_recordset(NULL::cdc.source_table, CAST(:rows AS json)) AS given
     WHERE source.table_id = given.table_id
     """)
@@ -125,7 +122,7 @@ def _insert_boundary(connection: Connection, row: dict[str, Any]) -> int:
 
 
 def _insert(connection: Connection, table: str, rows: Rows) -> None:
-    """Inserts the columns that this code knows. Others take their defaults: older code may have written the rows."""
+    """Inserts the columns that this code knows. Columns that the rows lack take their defaults."""
     if not rows:
         return
     known = models.metadata.tables[f"{models.SCHEMA}.{table}"].c

@@ -56,13 +56,13 @@ def _typed(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**row, "state": QuarantineState(row["state"])} if "state" in row else row
 
 
-def _key(row: Mapping[str, Any]) -> tuple[int, str | None, str | None]:
+def _key(row: Mapping[str, Any]) -> tuple[int, str | None, str]:
     return row["table_id"], row["snapshot_id"], row["place"]
 
 
-def _known(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[tuple[int, str | None, str | None]]:
-    """Events of these that the store has. One without a place, of an older version, is never known."""
-    places = {row["place"] for row in rows if row["place"] is not None}
+def _known(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[tuple[int, str | None, str]]:
+    """Events of these that the store has."""
+    places = {row["place"] for row in rows}
     query = select(_EVENT.c.table_id, _EVENT.c.snapshot_id, _EVENT.c.place).where(_EVENT.c.place.in_(places))
     return {(row.table_id, row.snapshot_id, row.place) for row in connection.execute(query)}
 
@@ -82,5 +82,5 @@ def _decide(connection: Connection, row: Mapping[str, Any]) -> None:
             _EVENT.c.place == place,
             _EVENT.c.state == QuarantineState.WAITING,
         )
-        .values({name: row.get(name) for name in _DECISION} | {"state": QuarantineState(row["state"])})
+        .values({name: row[name] for name in _DECISION} | {"state": QuarantineState(row["state"])})
     )

@@ -65,8 +65,7 @@ def _registered(
     """Yields the registered shards of the stream, without those of an earlier stream of its name."""
     for registered in progress.values():
         of, _, shard = registered.last_position.get(PARTITION_NAME, "").rpartition(" ")
-        identity = registered.last_position.get(STREAM, stream.identity)
-        if of == stream.name and stream.is_registered_as(identity):
+        if of == stream.name and registered.last_position.get(STREAM, stream.identity) == stream.identity:
             yield shard, place_of(registered)
 
 

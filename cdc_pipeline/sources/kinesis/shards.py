@@ -13,7 +13,6 @@ CLOCK_MARGIN = timedelta(minutes=10)
 """Clocks may differ by so much. AWS refuses a caller whose clock is wrong by more than five minutes."""
 EMPTY_ANSWERS = 20
 """After so many in a row, an open shard counts as read to its present end, if the server does not say where that is."""
-_WIDEST_OFFSET, _OFFSET_STEP = timedelta(hours=14), timedelta(minutes=15)
 """Of time zones from UTC."""
 _NO_SEQUENCE = "-"
 _AT_THE_END = timedelta(0)
@@ -47,21 +46,6 @@ class ShardStream:
     refusal: str = ""
     lacks: str = ""
     key: tuple[str, ...] = ()
-
-    def is_registered_as(self, identity: str) -> bool:
-        """Returns whether the registered identity is that of this stream.
-
-        Earlier releases wrote the time of creation in the time zone of the machine, so the ends of two identities may
-        differ by the offset of a time zone.
-        """
-        (name, _, text), (own_name, _, own_text) = identity.rpartition(" "), self.identity.rpartition(" ")
-        if identity == self.identity or not name or name != own_name:
-            return identity == self.identity
-        try:
-            apart = abs(datetime.fromisoformat(text) - datetime.fromisoformat(own_text))
-        except ValueError:
-            return False
-        return apart <= _WIDEST_OFFSET and not apart % _OFFSET_STEP
 
     def counts_as_read(self, shard: str, empty_answers: int) -> bool:
         """Returns whether the shard counts as read to its present end after so many empty answers in a row.

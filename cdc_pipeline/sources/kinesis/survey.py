@@ -178,7 +178,7 @@ class ShardSurvey(EventsSurvey):
             if place.last_position.get(PARTITION_NAME, "").startswith(f"{stream.name} ")
         }
         identities = {place.last_position.get(STREAM, stream.identity) for place in known.values()}
-        if not all(stream.is_registered_as(identity) for identity in identities):
+        if identities - {stream.identity}:
             yield f"the stream {stream.name} was deleted and created again since it was read"
             return
         for name in sorted({*known, *stream.shards}) if known else ():

@@ -112,29 +112,6 @@ def test_a_stream_that_was_created_again_makes_its_table_stale(feed: ShardFeed) 
     assert (state, "was deleted and created again" in reason) == ("stale", True)
 
 
-@pytest.mark.parametrize(
-    ("registered", "found", "is_same"),
-    [
-        ("2026-07-01T12:00:05", "2026-07-01T10:00:05", True),
-        ("2026-07-01T04:15:05", "2026-07-01T10:00:05", True),
-        ("2026-07-01T10:00:05", "2026-07-01T10:00:06", False),
-        ("2026-07-01T10:00:05", "2026-07-02T10:00:05", False),
-        ("first", "second", False),
-    ],
-    ids=["Berlin", "Kathmandu's distance", "a second later", "a day later", "no times"],
-)
-def test_a_stream_whose_creation_was_registered_in_another_time_zone_is_the_same(
-    registered: str, found: str, *, is_same: bool, feed: ShardFeed
-) -> None:
-    feed.streams.identity = f"arn {registered}"
-    feed.consume()
-    feed.streams.identity = f"arn {found}"
-    feed.write(ORDERS, 1, "later")
-    feed.go_on()
-    assert (states(feed)["shop.public.orders"][0] != "stale") == is_same
-    assert (1 in feed.notes(ORDERS)) == is_same
-
-
 @pytest.mark.parametrize("began", [False, True], ids=["before its first claim", "later"])
 def test_a_stale_table_stays_stale_when_slices_are_applied_and_in_a_rebuilt_store(
     feed: ShardFeed, *, began: bool

@@ -1,11 +1,7 @@
 """What an installation remembers, and what it gives up."""
 
-import json
 import socket
-from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from cdc_pipeline.installation.state import home_of, open_installation, with_free_ports
 from tests.support.shop_settings import shop_settings
@@ -21,19 +17,6 @@ def test_two_installations_share_nothing(tmp_path: Path) -> None:
     one, other = open_installation(tmp_path / "one"), open_installation(tmp_path / "other")
     assert one.identity != other.identity
     assert one.postgres_password != other.postgres_password
-
-
-@pytest.mark.parametrize("name", ["spark_token", "airflow_database_password", "metadata_password", "source_password"])
-def test_an_installation_of_an_older_version_gets_the_secret_that_it_lacks(tmp_path: Path, name: str) -> None:
-    first = open_installation(tmp_path / "home")
-    path = first.home / "installation.json"
-    known = json.loads(path.read_text(encoding="utf-8"))
-    lacked = known.pop(name)
-    path.write_text(json.dumps(known), encoding="utf-8")
-    again = open_installation(tmp_path / "home")
-    made_up = json.loads(path.read_text(encoding="utf-8"))[name]
-    assert made_up != lacked
-    assert again == replace(first, **{name: made_up}) == open_installation(tmp_path / "home")
 
 
 def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
