@@ -9,13 +9,34 @@ from sqlalchemy import text
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
-from cdc_pipeline.metadata_store.inspection.sql_files import query_names, sql
 from cdc_pipeline.steps import OnStep, no_step
 
 _READ_ONLY = "SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = '15s'"
 _HISTORIES = frozenset({"boundaries", "claims", "quarantine", "slices", "snapshots"})
 """Queries whose result grows without limit: by default they return the newest rows, and others return all."""
 _NEWEST = 100
+_OF_STREAM = "stream = :stream"
+_OF_TABLE = f"{_OF_STREAM} AND (CAST(:table AS text) IS NULL OR source_table = :table)"
+_IN_STATE = "(CAST(:state AS text) IS NULL OR state = :state)"
+_QUERIES = {
+    "boundaries": f"v_boundary_vector WHERE {_OF_TABLE} ORDER BY boundary_id DESC, source_table",
+    "claims": f"v_claim_history WHERE {_OF_TABLE} ORDER BY started_at DESC",
+    "columns": f'v_column WHERE {_OF_TABLE} ORDER BY source_table, number NULLS LAST, "column", since_offset',
+    "damaged": f"v_damaged_slice WHERE {_OF_TABLE} ORDER BY source_table, number",
+    "lag": f"v_table_lag WHERE {_OF_TABLE} ORDER BY source_table",
+    "lease": f"v_lease WHERE {_OF_TABLE} ORDER BY source_table",
+    "partitions": f"v_stream_partition WHERE {_OF_STREAM} ORDER BY stream, stream_partition",
+    "position": f"v_lake_position WHERE {_OF_TABLE} ORDER BY source_table",
+    "quarantine": f"v_quarantine WHERE {_OF_TABLE} AND {_IN_STATE} ORDER BY quarantine_id DESC",
+    "slices": f"v_slice_history WHERE {_OF_TABLE} ORDER BY boundary_id DESC, source_table, number DESC",
+    "snapshots": f"v_snapshot_progress WHERE {_OF_TABLE} ORDER BY started_at DESC, kind",
+    "withheld": f"v_withheld WHERE {_OF_TABLE} ORDER BY source_table",
+}
+
+
+def query_names() -> tuple[str, ...]:
+    """The names of the queries, sorted."""
+    return tuple(sorted(_QUERIES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +68,9 @@ class Inspection:
         Parameters that are not given are NULL, which means no restriction. Without `limit`, a query whose result grows
         without limit returns its newest 100 rows. Raises UsageError for an unknown name or parameter.
         """
-        if name not in query_names():
+        if name not in _QUERIES:
             raise UsageError(f"there is no query {name}", expected=f"one of {', '.join(query_names())}")
-        query = text(sql(name))
+        query = text(f"SELECT * FROM cdc.{_QUERIES[name]} LIMIT CAST(:limit AS bigint)")
         known = dict.fromkeys(query.compile().params.keys() - {"stream"})
         given = dict(parameters or {})
         unknown = sorted(given.keys() - known.keys())

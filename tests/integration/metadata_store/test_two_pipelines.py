@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.inspection.sql_files import query_names
+from cdc_pipeline.metadata_store.inspection.queries import query_names
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store

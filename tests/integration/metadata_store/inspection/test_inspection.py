@@ -8,7 +8,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from cdc_pipeline.errors import RegistryError, StoreAway, UsageError
-from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, query_names, sql, view_names
+from cdc_pipeline.metadata_store.inspection.queries import query_names
+from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, sql, view_names
 from cdc_pipeline.record import Column, TableSchema, encode_position
 from tests.support.doc_pages import blocks, text_of
 from tests.support.metadata_store import Shop, new_table, opened_shop
