@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.lake_location import is_on_s3, parse_s3
-from cdc_pipeline.settings.work import Duration, Frozen
+from cdc_pipeline.settings.work import Duration, Frozen, SourceWithoutUrl
 
 _FILE_URL = "file://"
 _PARTS = ("database", "schema", "table")
@@ -34,7 +34,7 @@ class CsvSettings(Frozen):
     null: str = Field(default="", description="the unquoted text that stands for NULL")
 
 
-class ChangeFilesSource(Frozen):
+class ChangeFilesSource(SourceWithoutUrl):
     """Complete files with changes, in a folder or below a prefix of a bucket, one folder per table."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
@@ -77,12 +77,6 @@ class ChangeFilesSource(Frozen):
     late_by: Duration | None = Field(
         default=None, description="with `order_by` or datastream: changes that are later than this are not accepted"
     )
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
-
-    @property
-    def url(self) -> str:
-        """Files have no server."""
-        return ""
 
     @property
     def on_s3(self) -> bool:

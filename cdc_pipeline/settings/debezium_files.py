@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from cdc_pipeline.settings.work import Duration, Frozen
+from cdc_pipeline.settings.work import Duration, SourceWithoutUrl
 
 
-class DebeziumFilesSource(Frozen):
+class DebeziumFilesSource(SourceWithoutUrl):
     """A folder of files with one Debezium event per line: `<path>/<stream partition>/*.jsonl`, read in name order."""
 
     kind: Literal["debezium_files"] = Field(description="Debezium's events from files")
@@ -24,16 +24,10 @@ class DebeziumFilesSource(Frozen):
         default=(), description="fields of an event that show which of two events is newer. They cannot change later"
     )
     late_by: Duration | None = Field(default=None, description="events that are later than this are not accepted")
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "as_text": "events in files do not contain the source's text, so leave it out"
     }
-
-    @property
-    def url(self) -> str:
-        """Files have no server."""
-        return ""
 
     def folders(self, base: Path) -> tuple[Path, ...]:
         """Folders that are read. Relative paths start at `base`."""

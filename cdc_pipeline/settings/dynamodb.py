@@ -33,7 +33,6 @@ class DynamodbSource(AwsStreams):
         description="refuse a table that is older than its stream can show, or begin with what the stream still keeps",
     )
     reads_per_second: int = Field(default=4, ge=1, description="most reads of one shard")
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
     def name_of(self, table: TableName) -> str:
         """Returns the table's name in DynamoDB."""

@@ -2,19 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.templates import PLACEHOLDER, filled
-from cdc_pipeline.settings.work import Frozen
+from cdc_pipeline.settings.work import SourceWithoutUrl
 
 _IS_PATTERN = "^"
 
 
-class KafkaSource(Frozen):
+class KafkaSource(SourceWithoutUrl):
     """Topics of a Kafka cluster with Debezium's events as JSON.
 
     Give secrets by environment variables (`CDC_SOURCE__PASSWORD`, `CDC_SOURCE__KEY_PASSWORD`) or by a file.
@@ -57,17 +56,6 @@ class KafkaSource(Frozen):
     certificate_file: str | None = Field(default=None, description="the client's own certificate")
     key_file: str | None = Field(default=None, description="the private key of the client's certificate")
     key_password: SecretStr | None = Field(default=None, description="better in CDC_SOURCE__KEY_PASSWORD")
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
-
-    @property
-    def url(self) -> str:
-        """Brokers have no URL."""
-        return ""
-
-    def folders(self, base: Path) -> tuple[Path, ...]:
-        """Brokers are read by their addresses."""
-        del base
-        return ()
 
     def topic_pattern(self, table: TableName) -> re.Pattern[str]:
         """Returns the pattern that the whole name of each of the table's topics matches."""

@@ -32,7 +32,6 @@ class KinesisSource(AwsStreams):
     reads_per_second: int = Field(
         default=4, ge=1, description="most reads of one shard; all readers of a shard together have five a second"
     )
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
     def stream_of(self, table: TableName) -> str:
         """Returns the name of the stream with the table's events."""

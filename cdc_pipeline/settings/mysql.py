@@ -1,15 +1,14 @@
 """The section of pipeline.yml about a MariaDB or MySQL source."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cdc_pipeline.settings.work import Frozen
+from cdc_pipeline.settings.work import SourceSettings
 
 
-class MysqlSource(Frozen):
+class MysqlSource(SourceSettings):
     """A MariaDB 10.5 or MySQL 8.0 server, or newer, with `binlog_row_metadata = FULL`, read by its binary log."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
@@ -44,9 +43,3 @@ class MysqlSource(Frozen):
         le=64,
         description="parts, by a hash of the id, that get slice files of their own; at most 64. It cannot change later",
     )
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
-
-    def folders(self, base: Path) -> tuple[Path, ...]:
-        """A server is read by its URL."""
-        del base
-        return ()

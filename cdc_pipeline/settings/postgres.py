@@ -1,15 +1,14 @@
 """The section of pipeline.yml about a PostgreSQL source."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cdc_pipeline.settings.work import EMBEDDED, Frozen
+from cdc_pipeline.settings.work import EMBEDDED, SourceSettings
 
 
-class PostgresSource(Frozen):
+class PostgresSource(SourceSettings):
     """A PostgreSQL 14 to 19 server with `wal_level = logical`; from 19 on `replica` is enough."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
@@ -35,14 +34,8 @@ class PostgresSource(Frozen):
         le=64,
         description="parts, by a hash of the id, that get slice files of their own; at most 64. It cannot change later",
     )
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
     log_alarm_bytes: int = Field(
         default=64 << 30,
         ge=1 << 20,
         description="raise an alarm when the slot keeps back more of the source's log than this",
     )
-
-    def folders(self, base: Path) -> tuple[Path, ...]:
-        """A server is read by its URL."""
-        del base
-        return ()

@@ -1,8 +1,10 @@
 """Sections of pipeline.yml about the work and about retention, and how durations are written."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
@@ -45,6 +47,27 @@ class Frozen(BaseModel):
     """A section of pipeline.yml: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceSettings(Frozen):
+    """What the sections about a source have in common. `unfit_table_settings`: settings of a table, and why not."""
+
+    unfit_table_settings: ClassVar[Mapping[str, str]]
+    kind: str
+    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+
+    def folders(self, base: Path) -> tuple[Path, ...]:
+        """Local folders that are read. Relative paths start at `base`."""
+        del base
+        return ()
+
+
+class SourceWithoutUrl(SourceSettings):
+    """A source that has no server, or is reached in another way than by one URL."""
+
+    @property
+    def url(self) -> str:
+        return ""
 
 
 class SnapshotSettings(Frozen):
