@@ -32,7 +32,7 @@ _NEWEST_OF_TABLE = """
     """
 _NEWEST_WAITING = f"""
     SELECT cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
-           newest.number,
+           newest.number AS newest,
            lease.table_id IS NOT NULL OR coalesce(request.state IN ('requested', 'taken'), false) AS is_leased,
            coalesce(request.state = 'done' AND request.goes_on_until > clock_timestamp(), false) AS is_awaited,
            false AS wants_snapshot
@@ -127,15 +127,7 @@ async def backlogs(
     """Yields the tables with a backlog, by name `db.schema.table`. Never ends; see `_polled`."""
     async with aclosing(_polled(find_url, _NEWEST_WAITING, stream, poll_interval)) as polls:
         async for rows in polls:
-            yield {
-                row["source_table"]: Backlog(
-                    newest=row["number"],
-                    is_leased=row["is_leased"],
-                    is_awaited=row["is_awaited"],
-                    wants_snapshot=row["wants_snapshot"],
-                )
-                for row in rows
-            }
+            yield {row["source_table"]: Backlog(**_without_name(row)) for row in rows}
 
 
 async def recent_requests(
@@ -144,17 +136,11 @@ async def recent_requests(
     """Yields the tables with a recent slice request, by name. Never ends; see `_polled`."""
     async with aclosing(_polled(find_url, _RECENT_REQUESTS, stream, poll_interval)) as polls:
         async for rows in polls:
-            yield {
-                row["source_table"]: RecentRequest(
-                    request_id=row["request_id"],
-                    state=row["state"],
-                    worker=row["worker"],
-                    has_workers=row["has_workers"],
-                    goes_on=row["goes_on"],
-                    newest=row["newest"],
-                )
-                for row in rows
-            }
+            yield {row["source_table"]: RecentRequest(**_without_name(row)) for row in rows}
+
+
+def _without_name(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "source_table"}
 
 
 async def _polled(
