@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-_REPEATED = {"add": frozenset({"stats_parsed", "partitionValues_parsed"}), "remove": frozenset({"stats", "tags"})}
+REPEATED = {"add": frozenset({"stats_parsed", "partitionValues_parsed"}), "remove": frozenset({"stats", "tags"})}
 """Fields that repeat others, or that no reader of the log needs."""
 
 
@@ -18,7 +18,7 @@ def needed_columns(checkpoint: pa.Schema, kinds: frozenset[str] | None = None) -
         if kinds is not None and column.name not in kinds:
             continue
         if pa.types.is_struct(column.type):
-            repeated = _REPEATED.get(column.name, frozenset())
+            repeated = REPEATED.get(column.name, frozenset())
             columns += [f"{column.name}.{field.name}" for field in column.type if field.name not in repeated]
         else:
             columns.append(column.name)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
+from cdc_pipeline.lake.arrow_actions import REPEATED
 from cdc_pipeline.lake.delta_log import Action, Commit, FileIdentity, file_identity
 
 _TEXT, _MAP, _TEXTS = pa.string(), pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
@@ -66,9 +67,6 @@ ROWS = pa.schema(
     }
 )
 """Each row has one of these columns; the others are NULL."""
-_OMITTED = frozenset({"stats_parsed", "partitionValues_parsed"})
-"""Fields of `add` that repeat others, for readers that prefer columns to JSON."""
-_OMITTED_OF_REMOVE = frozenset({"stats", "tags"})
 _NOT_IN_CHECKPOINTS = frozenset({"commitInfo", "cdc"})
 
 
@@ -118,11 +116,11 @@ class NewerActions:
         if kind == "txn":
             self.transactions[content["appId"]] = content
         elif kind == "add":
-            _check_fields(kind, content, _OMITTED)
+            _check_fields(kind, content, REPEATED[kind])
             self.removed.pop(file_identity(content), None)
             self.added[file_identity(content)] = {**content, "dataChange": False}
         elif kind == "remove":
-            _check_fields(kind, content, _OMITTED_OF_REMOVE)
+            _check_fields(kind, content, REPEATED[kind])
             self.added.pop(file_identity(content), None)
             self.removed[file_identity(content)] = {**content, "dataChange": False}
         else:
