@@ -184,8 +184,8 @@ class Keeper:
 
 def pause_after(failures: int) -> timedelta:
     """Returns the pause before a process that ended is started again; `failures`: how often in a row it did before."""
-    doublings = min(failures, 6)  # 2 ** failures would overflow after an hour
-    return min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
+    doublings = min(failures, 6)  # 1 << failures would overflow after an hour
+    return min(FIRST_PAUSE * (1 << doublings), LONGEST_PAUSE)
 
 
 def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], None]) -> None:
