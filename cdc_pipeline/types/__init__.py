@@ -11,7 +11,6 @@ from cdc_pipeline.types.table import (
     changed_types,
     numeric_name,
     resolve,
-    spark_ddl,
     text_of,
 )
 from cdc_pipeline.types.text import Parsed, parse_text
@@ -37,7 +36,6 @@ __all__ = [
     "parse_text",
     "parse_whole_column",
     "resolve",
-    "spark_ddl",
     "text_of",
     "wider",
 ]

@@ -97,11 +97,6 @@ def resolve(type_name: str) -> ColumnType:
     return ColumnType(name=type_name, arrow=rule.arrow, spark=rule.spark)
 
 
-def spark_ddl(type_name: str) -> str:
-    """Returns the type as Spark's DDL writes it, such as `DECIMAL(12,2)`."""
-    return resolve(type_name).spark
-
-
 def arrow_schema(table_schema: TableSchema) -> pa.Schema:
     """Returns the source's columns in their order, all nullable."""
     return pa.schema([pa.field(column.name, resolve(column.type).arrow) for column in table_schema.columns])

@@ -26,6 +26,7 @@ from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume, spark_session, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import database_of, run_sql
+from tests.support.version_vector import version_vector
 
 pytestmark = pytest.mark.bank
 
@@ -115,7 +116,7 @@ def published_boundaries(pipeline: Pipeline) -> list[dict[str, int]]:
     assert last is not None
     found = []
     for boundary_id in range(1, last.boundary_id + 1):
-        vector = pipeline.store.lake_positions.version_vector(boundary_id)
+        vector = version_vector(pipeline.store, boundary_id)
         versions = {name: vector.get(table_id) for table_id, name in ids.items()}
         if all(version is not None for version in versions.values()):
             found.append({name: version for name, version in versions.items() if version is not None})

@@ -17,6 +17,7 @@ from tests.chaos.bank import TABLES, Bank
 from tests.support.command_line import query
 from tests.support.delta_rows import seen, storage_options
 from tests.support.pipelines import stored_rows
+from tests.support.version_vector import version_vector
 
 TIMEOUT_SECONDS = 900
 SUMS = {
@@ -116,7 +117,7 @@ def check_boundaries(pipeline: Pipeline) -> int:
     assert last is not None
     vectors: set[tuple[tuple[int, int], ...]] = set()
     for boundary_id in range(1, last.boundary_id + 1):
-        vector = pipeline.store.lake_positions.version_vector(boundary_id)
+        vector = version_vector(pipeline.store, boundary_id)
         whole = [(table_id, version) for table_id in ids if (version := vector.get(table_id)) is not None]
         if len(whole) == len(ids):
             vectors.add(tuple(whole))

@@ -12,9 +12,6 @@ from cdc_pipeline.metadata_store.ledger.tables import no_table
 _LAKE_POSITION = text("""
     SELECT table_id, position, as_of, applied_through, reason FROM cdc.v_lake_position WHERE table_id = :table_id
     """)
-_VERSION_VECTOR = text("""
-    SELECT table_id, lake_version FROM cdc.v_boundary_vector WHERE boundary_id = :boundary_id ORDER BY table_id
-    """)
 _APPLIED_VERSION = text("""
     SELECT applied_version FROM cdc.v_boundary_vector WHERE boundary_id = :boundary_id AND table_id = :table_id
     """)
@@ -54,12 +51,6 @@ class LakePositions:
         if row is None:
             raise no_table(table_id)
         return as_record(LakePosition, row)
-
-    def version_vector(self, boundary_id: int) -> dict[int, int | None]:
-        """Returns by table id the lake version that equals the source at the boundary; None if no version does."""
-        with self.database.transaction("position.read_vector") as connection:
-            rows = connection.execute(_VERSION_VECTOR, {"boundary_id": boundary_id}).all()
-        return {row.table_id: row.lake_version for row in rows}
 
     def applied_version(self, table_id: int, boundary_id: int) -> int | None:
         """Returns the lake version that equals the source at the boundary, except for withheld rows; None if none."""

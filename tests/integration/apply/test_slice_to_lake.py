@@ -8,6 +8,7 @@ from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import TableName, encode_position
 from tests.support.metadata_store import MORNING
 from tests.support.slice_work import Work
+from tests.support.version_vector import version_vector
 
 
 def test_many_waiting_slices_are_applied_in_one_commit(work: Work) -> None:
@@ -83,7 +84,7 @@ def test_a_requested_boundary_without_a_slice_of_the_table_has_a_lake_version(wo
     work.worker().slice_to_lake(work.table.name)
     asked = work.shop.store.lake_positions.boundary_at("shop", encode_position(2))
     assert asked is not None
-    version = work.shop.store.lake_positions.version_vector(asked.boundary_id)[work.shop.orders.table_id]
+    version = version_vector(work.shop.store, asked.boundary_id)[work.shop.orders.table_id]
     assert version == work.lake.commits(work.table)[-2].version
 
 

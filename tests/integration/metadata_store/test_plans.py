@@ -12,6 +12,7 @@ from sqlalchemy import Engine, event, text
 from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.record import encode_position
 from tests.support.metadata_store import OWNER, PARTITIONS, Shop, opened_shop
+from tests.support.version_vector import version_vector
 
 HISTORY = 50_000
 BACKLOG = 40
@@ -130,8 +131,8 @@ def lake_position(shop: Shop) -> None:
     assert position.position == encode_position(HISTORY - BACKLOG)
 
 
-def version_vector(shop: Shop) -> None:
-    assert shop.store.lake_positions.version_vector(HISTORY // 2)
+def vector_at_a_boundary(shop: Shop) -> None:
+    assert version_vector(shop.store, HISTORY // 2)
 
 
 def register(shop: Shop) -> None:
@@ -161,7 +162,7 @@ QUESTIONS: tuple[Callable[[Shop], None], ...] = (
     next_slices,
     count_waiting,
     lake_position,
-    version_vector,
+    vector_at_a_boundary,
     lag,
     claim_and_fail,
     claim_and_apply,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.types import TABLE, arrow_schema, canonical_name, debezium_column, parse_text, resolve, spark_ddl
+from cdc_pipeline.types import TABLE, arrow_schema, canonical_name, debezium_column, parse_text, resolve
 from tests.support.doc_pages import text_of
 
 PAGE = text_of("docs/reference/types.md")
@@ -80,7 +80,6 @@ def test_no_type_is_listed_twice() -> None:
 def test_a_name_resolves_to_one_arrow_and_one_delta_type(name: str, arrow: pa.DataType, spark: str) -> None:
     resolved = resolve(name)
     assert (resolved.name, resolved.arrow, resolved.spark) == (name, arrow, spark)
-    assert spark_ddl(name) == spark
 
 
 @pytest.mark.parametrize(

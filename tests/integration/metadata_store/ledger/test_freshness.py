@@ -14,6 +14,7 @@ from cdc_pipeline.settings.retry_policy import RetryPolicy
 from tests.support.command_line import query
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
 from tests.support.streams import run_sql
+from tests.support.version_vector import version_vector
 
 AT = 3
 """Everything of the orders is applied up to here when the damage is done."""
@@ -255,7 +256,7 @@ def test_no_version_of_a_table_that_is_not_followed_belongs_to_a_later_boundary(
     after = shop.store.lake_positions.last_boundary("shop")
     assert before is not None
     assert after is not None
-    versions = [shop.store.lake_positions.version_vector(each.boundary_id) for each in (before, after)]
+    versions = [version_vector(shop.store, each.boundary_id) for each in (before, after)]
     assert [version[shop.orders.table_id] for version in versions] == [2, None]
 
 

@@ -8,6 +8,7 @@ from cdc_pipeline.metadata_store.ledger.records import LakePosition
 from cdc_pipeline.record import encode_position
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
 from tests.support.streams import run_sql
+from tests.support.version_vector import version_vector
 
 
 @pytest.fixture
@@ -92,9 +93,9 @@ def test_the_version_vector_names_the_version_of_each_table_at_a_boundary(shop: 
     shop.publish(lease, 1, lake_version=10)
     shop.apply(lease, after=2, most_slices=2, lake_version=11)
     shop.apply(lease, after=4, most_slices=4, lake_version=13)
-    vector = [shop.store.lake_positions.version_vector(boundary.boundary_id)[orders] for boundary in boundaries]
+    vector = [version_vector(shop.store, boundary.boundary_id)[orders] for boundary in boundaries]
     assert vector == [10, 11, None, 13, None]
-    assert shop.store.lake_positions.version_vector(boundaries[0].boundary_id)[customers] is None
+    assert version_vector(shop.store, boundaries[0].boundary_id)[customers] is None
 
 
 def test_a_boundary_without_events_keeps_the_version_before_it(shop: Shop) -> None:
@@ -104,6 +105,5 @@ def test_a_boundary_without_events_keeps_the_version_before_it(shop: Shop) -> No
     shop.register_orders(1, start=1)
     still = shop.register(shop.cut(2, 3, {(shop.orders.table_id, 1): 0}))
     shop.apply(lease, after=0, lake_version=5)
-    positions = shop.store.lake_positions
-    assert positions.version_vector(quiet.boundary_id)[shop.orders.table_id] == 4
-    assert positions.version_vector(still.boundary_id)[shop.orders.table_id] == 5
+    assert version_vector(shop.store, quiet.boundary_id)[shop.orders.table_id] == 4
+    assert version_vector(shop.store, still.boundary_id)[shop.orders.table_id] == 5

@@ -12,6 +12,7 @@ from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRo
 from cdc_pipeline.metadata_store.states import QuarantineState, SliceState, SnapshotState
 from cdc_pipeline.record import encode_position, encode_version
 from tests.support.metadata_store import Shop, opened_shop
+from tests.support.version_vector import version_vector
 
 AWKWARD = {"order_id": "1", "note": "\udcff \u0000 'é", "other": None}
 
@@ -112,11 +113,11 @@ def test_a_boundary_has_a_lake_version_when_nothing_waits_and_its_late_slice_is_
     shop.apply(lease, after=0, lake_version=2)
     boundary = shop.store.lake_positions.last_boundary("shop")
     assert boundary is not None
-    versions = [shop.store.lake_positions.version_vector(boundary.boundary_id)[shop.orders.table_id]]
+    versions = [version_vector(shop.store, boundary.boundary_id)[shop.orders.table_id]]
     replay(shop, late_slice(shop), [kept.quarantine_id])
-    versions.append(shop.store.lake_positions.version_vector(boundary.boundary_id)[shop.orders.table_id])
+    versions.append(version_vector(shop.store, boundary.boundary_id)[shop.orders.table_id])
     shop.apply(lease, after=2, lake_version=3)
-    versions.append(shop.store.lake_positions.version_vector(boundary.boundary_id)[shop.orders.table_id])
+    versions.append(version_vector(shop.store, boundary.boundary_id)[shop.orders.table_id])
     assert versions == [None, None, 3]
 
 
