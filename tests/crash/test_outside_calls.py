@@ -44,6 +44,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/deletion_vectors.py:read_vector": READS_ONLY,
     "cdc_pipeline/lake/delta_log.py:checkpoint_before": READS_ONLY,
     "cdc_pipeline/lake/delta_log.py:exists": READS_ONLY,
+    "cdc_pipeline/lake/checkpoint_files.py:checkpoint_batches": READS_ONLY,
     "cdc_pipeline/lake/checkpoint_files.py:read_object": READS_ONLY,
     "cdc_pipeline/lake/delta_log.py:append": IN_A_STEP
     + "fence.move, snapshot.publish, lake_schema.commit, lake_table.optimize, lake_table.rewind",
