@@ -1,11 +1,15 @@
-"""The first shape of the metadata store: the tables as the code declares them, and names of tables as `TableName` has."""
+"""The first shape of the metadata store: the tables as the code declares them, and names of tables as `TableName` has.
+
+Until the first release each change of the tables raises this revision. The first migration after the release replaces
+`create_all` by the SQL of that day: otherwise an empty store would get its change twice.
+"""
 
 from alembic import op
 
 from cdc_pipeline.metadata_store.models import metadata
 from cdc_pipeline.metadata_store.models.columns import OFFSET_RANGE
 
-revision = "0022"
+revision = "0023"
 down_revision = None
 branch_labels = None
 depends_on = None
