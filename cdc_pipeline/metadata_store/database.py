@@ -26,7 +26,10 @@ from cdc_pipeline.errors import RegistryError, SettingsError, SetupError, StoreA
 from cdc_pipeline.libpq import URL_FORM, is_plain, missing_defaults, remedy_for
 from cdc_pipeline.steps import OnStep, no_step, step
 
-_SESSION = "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on"
+_SESSION = (
+    "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on -c idle_in_transaction_session_timeout=8s"
+)
+"""A process that is stopped within a transaction holds its locks no longer than others wait for a sign of life."""
 _TIMEOUT_SECONDS = 10
 _PINGED_AFTER_SECONDS = 1.0
 _UNUSED_SINCE = "unused since"

@@ -1,6 +1,7 @@
 """A connection that the server closed is replaced before a transaction uses it, or fails one transaction."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Engine, make_url, text
@@ -84,3 +85,9 @@ def session_of(engine: Engine) -> int:
 def two_sessions(engine: Engine) -> set[int]:
     with Database(engine=engine).transaction("test") as connection:
         return {session_of(engine), int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())}
+
+
+def test_a_process_that_stops_within_a_transaction_keeps_its_locks_for_less_than_ten_seconds(engine: Engine) -> None:
+    with engine.begin() as connection:
+        longest = "SELECT current_setting('idle_in_transaction_session_timeout')::interval"
+        assert timedelta() < connection.scalar(text(longest)) < timedelta(seconds=10)
