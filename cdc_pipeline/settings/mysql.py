@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cdc_pipeline.settings.work import SourceSettings
+from cdc_pipeline.settings.work import SourceSettings, StreamPartitions
 
 
 class MysqlSource(SourceSettings):
@@ -37,9 +37,4 @@ class MysqlSource(SourceSettings):
         default="127.0.0.1",
         description="the address at which the process that holds a snapshot lets worker slots read it",
     )
-    stream_partitions: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="parts, by a hash of the id, that get slice files of their own; at most 64. It cannot change later",
-    )
+    stream_partitions: StreamPartitions = 1

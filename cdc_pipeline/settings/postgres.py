@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cdc_pipeline.settings.work import EMBEDDED, SourceSettings
+from cdc_pipeline.settings.work import EMBEDDED, SourceSettings, StreamPartitions
 
 
 class PostgresSource(SourceSettings):
@@ -28,12 +28,7 @@ class PostgresSource(SourceSettings):
         max_length=63,
         description="the replication slot, which only this pipeline reads: small letters, digits and `_`; at most 63",
     )
-    stream_partitions: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="parts, by a hash of the id, that get slice files of their own; at most 64. It cannot change later",
-    )
+    stream_partitions: StreamPartitions = 1
     log_alarm_bytes: int = Field(
         default=64 << 30,
         ge=1 << 20,

@@ -42,6 +42,16 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"}),
 ]
 
+StreamPartitions = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=64,
+        description="parts, by a hash of the id, that get slice files of their own; at most 64. It cannot change later",
+    ),
+]
+"""Of databases, whose log is one stream."""
+
 
 class Frozen(BaseModel):
     """A section of pipeline.yml: immutable, and unknown keys are refused."""
