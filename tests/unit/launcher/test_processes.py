@@ -36,7 +36,10 @@ def settings_on_s3() -> Settings:
 
 
 def native_place(settings: Settings, home: Path) -> Deployment:
-    return this_machine(settings, home / "pipeline.yml", open_installation(home), ("postgres",))
+    """Its ports are numbers that no other setting has: a free port could be 10000, which is also a capacity."""
+    installation = open_installation(home)
+    ports = {name: 900_001 + place for place, name in enumerate(installation.ports)}
+    return this_machine(settings, home / "pipeline.yml", replace(installation, ports=ports), ("postgres",))
 
 
 def described(settings: Settings, home: Path) -> tuple[Process, ...]:
