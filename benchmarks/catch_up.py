@@ -114,7 +114,7 @@ class Backlog:
 
         def run() -> int:
             claims = in_claims(self.world.slices, worker.claim_slices, worker.claim_rows)
-            return sum(pipeline.lake.upsert(table, claim_work(slices)).rows_read for slices in claims)
+            return sum(pipeline.lake.upsert(table, claim_work(slices)).counts.read for slices in claims)
 
         return run
 

@@ -129,7 +129,7 @@ def our_arms(
 
 
 def one_claim(world: ClaimWorld, pipeline: Pipeline, table: LakeTable) -> Callable[[], int]:
-    return lambda: pipeline.lake.upsert(table, claim_work(world.slices)).rows_read
+    return lambda: pipeline.lake.upsert(table, claim_work(world.slices)).counts.read
 
 
 def checked(world: ClaimWorld, table: LakeTable) -> Callable[[], object]:

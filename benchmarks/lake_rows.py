@@ -78,7 +78,7 @@ def measured(world: ClaimWorld, schema: TableSchema, changes: int) -> ContestFig
     }
 
     def run(name: str) -> int:
-        return pipeline.lake.upsert(tables[name], claim_work([made[name == PARTIAL]])).rows_read
+        return pipeline.lake.upsert(tables[name], claim_work([made[name == PARTIAL]])).counts.read
 
     contest = Contest(
         name=f"hot changes, {len(schema.columns)} columns",

@@ -78,7 +78,7 @@ def maintained(world: ClaimWorld, pipeline: Pipeline, table: LakeTable) -> Calla
     def run() -> int:
         outcome = pipeline.lake.upsert(table, claim_work(world.slices))
         pipeline.lake.optimize(table, need, claimed_at=outcome.lake_version)
-        return outcome.rows_read
+        return outcome.counts.read
 
     return run
 

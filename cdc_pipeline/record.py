@@ -1,4 +1,4 @@
-"""A record's id and version, and the columns that a change event has in addition to those of the source."""
+"""A record's id and version, the columns that a change event has beside those of the source, the counts of a claim."""
 
 import re
 from collections.abc import Collection
@@ -178,6 +178,23 @@ class TableSchema:
             message = f"{document!r} is not a table schema"
             raise TypeError(message)
         return cls(columns=tuple(map(_column_of, columns)), key=tuple(key), generation=generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCounts:
+    """What a claim did, in ids (keyless table: rows). `read` counts rows of slice files. A soft delete is an update.
+
+    `ignored`: ids without a visible change, because the lake's row is newer or a delete found no row. `incomplete`: ids
+    whose row is incomplete and therefore hidden. `tied`: how many sequences have more than one event of the same id.
+    """
+
+    read: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ignored: int = 0
+    incomplete: int = 0
+    tied: int = 0
 
 
 def _column_of(document: list[Any]) -> Column:

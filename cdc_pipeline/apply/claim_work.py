@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from cdc_pipeline.apply.next_move import merged_ranges
 from cdc_pipeline.apply.slice_check import check_slice_file
 from cdc_pipeline.errors import SliceDamaged
-from cdc_pipeline.lake.protocol import ClaimWork, SliceInput, UpsertOutcome
+from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.ledger.failures import Damage
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -82,19 +81,3 @@ class ClaimPreparation:
             schema=schema,
             late=row.late,
         )
-
-
-def claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
-    """Converts the lake's counts of one commit into the record of the metadata store."""
-    return ClaimOutcome(
-        lake_version=outcome.lake_version,
-        rows_read=outcome.rows_read,
-        rows_inserted=outcome.inserted,
-        rows_updated=outcome.updated,
-        rows_deleted=outcome.deleted,
-        rows_ignored=outcome.ignored,
-        rows_parked=outcome.incomplete,
-        rows_tied=outcome.tied,
-        bytes=outcome.bytes_written,
-        seconds=outcome.seconds,
-    )

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from cdc_pipeline.apply.claim_work import ClaimLimits, ClaimPreparation, claim_outcome
+from cdc_pipeline.apply.claim_work import ClaimLimits, ClaimPreparation
 from cdc_pipeline.apply.next_move import (
     Apply,
     MarkApplied,
@@ -146,7 +146,14 @@ class SliceWorker:
             if not error.retryable:
                 self.store.claims.mark_failed(lease, claim, str(error))
             raise
-        self.store.claims.mark_applied(lease, claim, claim_outcome(outcome))
+        self.store.claims.mark_applied(
+            lease,
+            claim,
+            outcome.counts,
+            lake_version=outcome.lake_version,
+            size_bytes=outcome.bytes_written,
+            seconds=outcome.seconds,
+        )
         _log_applied(table.name, claim, outcome)
         return outcome
 
@@ -248,8 +255,8 @@ def _log_applied(table: TableName, claim: Claim, outcome: UpsertOutcome) -> None
         table=str(table),
         first=claim.first_number,
         last=claim.last_number,
-        rows=outcome.rows_read,
-        parked=outcome.incomplete,
+        rows=outcome.counts.read,
+        incomplete=outcome.counts.incomplete,
         seconds=round(outcome.seconds, 2),
         lake_version=outcome.lake_version,
     )

@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_rows import ClaimRows, claim_rows
 from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events, opened_views
 from cdc_pipeline.lake.delta_log import DeltaLog
@@ -25,6 +24,7 @@ from cdc_pipeline.lake.rows_commit import rows_commit
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.session import claim_tag, tagged
 from cdc_pipeline.lake.write_claim import files_for, write_rows
+from cdc_pipeline.record import ClaimCounts
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -47,7 +47,7 @@ class _Found:
 class AppendedClaim:
     """`is_committed` is False if the claim changes nothing; then there was no commit."""
 
-    counts: Counts
+    counts: ClaimCounts
     is_committed: bool
 
 
@@ -71,7 +71,7 @@ class ClaimAppend:
         Raises VersionTaken if another writer committed after the version of `files`.
         """
         if not any(content.rows for content in work.slices):
-            return AppendedClaim(counts=Counts(), is_committed=False)
+            return AppendedClaim(counts=ClaimCounts(), is_committed=False)
         found, written = _Found(deleted={}), tuple[DataFile, ...]()
         with opened_views(self.session) as views:
             rows = self._rows(views, fitted, work, in_general=False)
@@ -92,7 +92,7 @@ class ClaimAppend:
         work: ClaimWork,
         found: _Found,
         written: tuple[DataFile, ...],
-        counts: Counts,
+        counts: ClaimCounts,
         may_commit: Callable[[], None],
     ) -> None:
         state, now = self.files.state, self.clock()
@@ -169,9 +169,9 @@ def _found(files: LakeFiles, found: pa.Table) -> _Found:
     )
 
 
-def _counts(found: _Found, written: tuple[DataFile, ...]) -> Counts:
+def _counts(found: _Found, written: tuple[DataFile, ...]) -> ClaimCounts:
     rows = sum(file.rows for file in written)
-    return Counts(
+    return ClaimCounts(
         inserted=rows - found.updated_rows,
         updated=found.updated_rows,
         deleted=found.deleted_rows,

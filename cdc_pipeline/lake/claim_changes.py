@@ -12,21 +12,9 @@ from cdc_pipeline.lake.lake_rows_sql import MOST_BROADCAST_ROWS
 from cdc_pipeline.lake.moves_sql import resolve_moves
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import text_literal
-from cdc_pipeline.record import OPERATION, STATE, VERSION
+from cdc_pipeline.record import OPERATION, STATE, VERSION, ClaimCounts
 
 _EFFECTS = ("inserted", "updated", "deleted", "ignored", "incomplete")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Counts of ids (keyless table: rows), as in UpsertOutcome. Rows that a truncate removes are not included."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    ignored: int = 0
-    incomplete: int = 0
-    tied: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +24,7 @@ class Changes:
     `replaced`: of a table with a key, file -> indexes of these rows, if the lake's rows were located.
     """
 
-    counts: Counts
+    counts: ClaimCounts
     acts: bool
     replaces: bool
     replaced: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -108,7 +96,7 @@ def _counted(views: Views, carried: tuple[str, str] | None) -> Changes:
         ids[group["effect"]] += group["ids"]
         if group["acts"] and group["file"] is not None:
             replaced[group["file"]] += group["rows"]
-    counts = Counts(tied=sum(group["ties"] for group in found), **ids)
+    counts = ClaimCounts(tied=sum(group["ties"] for group in found), **ids)
     return Changes(counts=counts, acts=any(group["acts"] for group in found), replaces=True, replaced=replaced)
 
 
@@ -123,7 +111,7 @@ def keyless_changes(
     net = views.keep_sql(NET, net_changes(shape))
     (found,) = net.selectExpr("count(*) AS contents", "count_if(_cdc_net < 0) AS less").collect()
     if not found["contents"] and not work.truncates:
-        return Changes(counts=Counts(), acts=False, replaces=False)
+        return Changes(counts=ClaimCounts(), acts=False, replaces=False)
     if keeps_unmatched or found["less"]:
         wanted = f"SELECT * FROM {NET}" + ("" if keeps_unmatched else " WHERE _cdc_net < 0")
         copies = with_copies(shape, rows_like(wanted), wanted, work.truncated_at, keeps_unmatched=keeps_unmatched)
@@ -131,7 +119,7 @@ def keyless_changes(
         copies = without_looking(shape)
     views.keep_sql(COPIES, copies)
     (counted,) = views.session.sql(count_copies()).collect()
-    counts = Counts(inserted=counted["inserted"], deleted=counted["deleted"], ignored=counted["ignored"])
+    counts = ClaimCounts(inserted=counted["inserted"], deleted=counted["deleted"], ignored=counted["ignored"])
     replaces = bool(counted["replaced"])
     return Changes(
         counts=counts, acts=bool(counts.inserted or replaces or (keeps_unmatched and counts.ignored)), replaces=replaces

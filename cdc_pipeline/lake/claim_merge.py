@@ -6,7 +6,7 @@ has no MERGE.
 
 from dataclasses import dataclass, replace
 
-from cdc_pipeline.lake.claim_changes import Counts, is_whole_and_in_order, keyed_changes, keyless_changes, safe_ranges
+from cdc_pipeline.lake.claim_changes import is_whole_and_in_order, keyed_changes, keyless_changes, safe_ranges
 from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events
 from cdc_pipeline.lake.deduplicate_sql import ClaimShape
 from cdc_pipeline.lake.delta_log import Commit
@@ -17,6 +17,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import ClaimCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class ClaimMerge:
     """`sql` is None if nothing changes. `counts` is None if only the MERGE itself can count."""
 
     sql: str | None
-    counts: Counts | None
+    counts: ClaimCounts | None
 
 
 def claim_merge(
@@ -40,7 +41,7 @@ def claim_merge(
     A claim whose slices have no rows only changes columns.
     """
     if not any(content.rows for content in work.slices):
-        return ClaimMerge(sql=None, counts=Counts())
+        return ClaimMerge(sql=None, counts=ClaimCounts())
     shape = claim_shape(table, work, lake)
     name_events(views, store, table, work, lake, shape)
     if table.schema.is_keyless:
@@ -66,7 +67,7 @@ def fence_confs(table: LakeTable, work: ClaimWork) -> dict[str, str]:
     }
 
 
-def counted(commit: Commit, counts: Counts | None) -> Counts:
+def counted(commit: Commit, counts: ClaimCounts | None) -> ClaimCounts:
     """Returns what the claim did, including the rows of the table that its truncate removed."""
     metrics = {name: int(value) for name, value in commit.info.get("operationMetrics", {}).items()}
     if counts is not None:
@@ -77,7 +78,7 @@ def counted(commit: Commit, counts: Counts | None) -> Counts:
         )
     inserted, updated, deleted = (metrics.get(f"numTargetRows{done}", 0) for done in ("Inserted", "Updated", "Deleted"))
     ignored = max(0, metrics.get("numSourceRows", 0) - inserted - updated - deleted)
-    return Counts(inserted=inserted, updated=updated, deleted=deleted, ignored=ignored)
+    return ClaimCounts(inserted=inserted, updated=updated, deleted=deleted, ignored=ignored)
 
 
 def _general(views: Views, shape: ClaimShape, table: LakeTable, work: ClaimWork, url: str) -> ClaimMerge:

@@ -8,7 +8,6 @@ import pyarrow as pa
 from cdc_pipeline.lake.change_sql import ACT, CHANGE
 from cdc_pipeline.lake.claim_changes import (
     Changes,
-    Counts,
     has_few_rows,
     is_whole_and_in_order,
     keyed_changes,
@@ -23,7 +22,7 @@ from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, ROW, LakeFil
 from cdc_pipeline.lake.lake_rows_sql import within_ranges
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.registers import joint_columns
-from cdc_pipeline.record import DELETED, OPERATION, STATE, VERSION
+from cdc_pipeline.record import DELETED, OPERATION, STATE, VERSION, ClaimCounts
 
 _FILE_ROW, _LAKE_ROW, _MOVED_ROW = "cdc_file_row", "cdc_lake_row", "cdc_moved_row"
 
@@ -46,7 +45,7 @@ class ClaimRows:
 
     written: str
     found: str | pa.Table | None
-    counts: Counts | None
+    counts: ClaimCounts | None
     acts: bool = True
 
 

@@ -1,17 +1,17 @@
 """What an upsert did, as the table's log records it."""
 
 import time
-from dataclasses import asdict
+from dataclasses import replace
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_merge import counted
 from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, UpsertOutcome
+from cdc_pipeline.record import ClaimCounts
 
 
 def applied(
-    commit: Commit | None, table: LakeTable, work: ClaimWork, counts: Counts | None, started: float
+    commit: Commit | None, table: LakeTable, work: ClaimWork, counts: ClaimCounts | None, started: float
 ) -> UpsertOutcome:
     """Returns what the claim's commit did. Raises LakeError if `commit` is not the claim's."""
     if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
@@ -21,11 +21,9 @@ def applied(
             remedy="retry: the fence shows whether the claim was applied",
         )
     return UpsertOutcome(
-        rows_read=sum(content.rows for content in work.slices),
-        **asdict(counted(commit, counts)),
+        counts=replace(counted(commit, counts), read=sum(content.rows for content in work.slices)),
         lake_version=commit.version,
         bytes_written=_bytes_added(commit),
-        already_applied=False,
         seconds=time.monotonic() - started,
     )
 
@@ -38,14 +36,5 @@ def _bytes_added(commit: Commit) -> int:
 
 
 def nothing_new(version: int, *, already: bool, started: float) -> UpsertOutcome:
-    return UpsertOutcome(
-        rows_read=0,
-        inserted=0,
-        updated=0,
-        deleted=0,
-        ignored=0,
-        lake_version=version,
-        bytes_written=0,
-        already_applied=already,
-        seconds=time.monotonic() - started,
-    )
+    seconds = time.monotonic() - started
+    return UpsertOutcome(counts=ClaimCounts(), lake_version=version, already_applied=already, seconds=seconds)

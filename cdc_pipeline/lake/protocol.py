@@ -11,7 +11,7 @@ import pyarrow as pa
 from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.ledger_values import LakeLedger, PublishedTable, SliceIdentity
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import ClaimCounts, TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.settings.work import MaintenanceSettings
 
@@ -138,22 +138,12 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertOutcome:
-    """Counts of ids (keyless table: rows). `rows_read` counts rows of slice files. A soft delete counts as an update.
+    """`already_applied`: the lake had the claim before this call."""
 
-    `ignored`: ids without a visible change, because the lake's row is newer or a delete found no row. `incomplete`: ids
-    whose row is incomplete and therefore hidden. `tied`: how many sequences have more than one event of the same id.
-    """
-
-    rows_read: int
-    inserted: int
-    updated: int
-    deleted: int
-    ignored: int
-    incomplete: int = 0
-    tied: int = 0
+    counts: ClaimCounts
     lake_version: int
-    bytes_written: int
-    already_applied: bool
+    bytes_written: int = 0
+    already_applied: bool = False
     seconds: float
 
 

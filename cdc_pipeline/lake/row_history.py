@@ -19,7 +19,6 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.adopted_rows import AdoptedRows
 from cdc_pipeline.lake.append_or_merge import has_known_features
-from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_commit_time, oldest_version
 from cdc_pipeline.lake.claim_view import Views, opened_views
 from cdc_pipeline.lake.columns import check_history, history_of
@@ -40,7 +39,7 @@ from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.write_claim import files_for, write_rows
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import CURRENT, END_VERSION, VALID_TO, VERSION
+from cdc_pipeline.record import CURRENT, END_VERSION, VALID_TO, VERSION, ClaimCounts
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -198,7 +197,7 @@ class RowHistory:
         self, files: LakeFiles, fence_number: int, metadata: str, written: tuple[DataFile, ...], replaced: Places
     ) -> None:
         gone = sum(map(len, replaced.values()))
-        counts = Counts(inserted=sum(file.rows for file in written) - gone, updated=gone)
+        counts = ClaimCounts(inserted=sum(file.rows for file in written) - gone, updated=gone)
         state, now = files.state, self.clock()
         actions = rows_commit(
             files,

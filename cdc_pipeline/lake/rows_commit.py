@@ -8,13 +8,13 @@ import msgspec
 import pyarrow.parquet
 from pyroaring import BitMap64
 
-from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.deletion_vectors import vector_file
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.fence import commit_info, fence_action
 from cdc_pipeline.lake.lake_files import LakeFiles
 from cdc_pipeline.lake.protocol import DataFile
 from cdc_pipeline.lake.publication import add, remove
+from cdc_pipeline.record import ClaimCounts
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -23,7 +23,7 @@ def rows_commit(
     operation: str,
     fence_number: int,
     user_metadata: str,
-    counts: Counts,
+    counts: ClaimCounts,
     deleted: Mapping[str, BitMap64],
     written: Sequence[DataFile],
     *,

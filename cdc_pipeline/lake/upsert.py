@@ -13,7 +13,6 @@ from cdc_pipeline.errors import FenceMismatch, LakeAway, LakeError
 from cdc_pipeline.lake import outcomes
 from cdc_pipeline.lake.append_or_merge import Upsert, is_appended
 from cdc_pipeline.lake.claim_append import ClaimAppend
-from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge, fence_confs
 from cdc_pipeline.lake.claim_view import opened_views
 from cdc_pipeline.lake.columns import history_of
@@ -36,6 +35,7 @@ from cdc_pipeline.lake.session import claim_tag, configured, tagged
 from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import ClaimCounts
 from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
@@ -46,7 +46,7 @@ _MOST_RACES = 3
 class _Done:
     """A claim that this worker applied. `counts` is None if only the metrics of the commit have them."""
 
-    counts: Counts | None
+    counts: ClaimCounts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class ClaimUpsert:
             commit = self._find_claim(0)
         return commit is not None and commit.user_metadata.get("claim_id") == self.work.claim_id
 
-    def _passed_over(self, counts: Counts | None) -> _Done | None:
+    def _passed_over(self, counts: ClaimCounts | None) -> _Done | None:
         """Moves the fence for a claim that changes nothing. Returns None if another worker moved it meanwhile."""
         fence = self._checked_fence()
         if fence.number >= self.work.last_number:

@@ -23,6 +23,7 @@ from cdc_pipeline.record import TableName, TableSchema, encode_position
 
 log = structlog.get_logger()
 
+_SHOWN = ("inserted", "updated", "deleted", "ignored")
 _UNKNOWN = "no event has shown the table's columns yet"
 
 
@@ -43,10 +44,7 @@ class TableResult:
         return {
             "table": str(self.table),
             "claims": len(outcomes),
-            "inserted": sum(outcome.inserted for outcome in outcomes),
-            "updated": sum(outcome.updated for outcome in outcomes),
-            "deleted": sum(outcome.deleted for outcome in outcomes),
-            "ignored": sum(outcome.ignored for outcome in outcomes),
+            **{what: sum(getattr(outcome.counts, what) for outcome in outcomes) for what in _SHOWN},
             "ended": str(self.error) if self.error else self.applied.ended if self.applied else "",
         }
 

@@ -58,7 +58,7 @@ def test_a_second_snapshot_replaces_the_first_and_an_older_one_is_refused(lake: 
         lake.publish(feed.table, second)
     lake.publish(feed.table, replace(second, fence_number=1))
     assert set(arm.values(feed.table)) == {0, 1, 2}
-    assert lake.upsert(feed.table, feed.claim([event("u", 102, 1, age=9)])).updated == 1
+    assert lake.upsert(feed.table, feed.claim([event("u", 102, 1, age=9)])).counts.updated == 1
 
 
 def test_a_snapshot_of_an_older_position_replaces_the_version_that_it_names_and_no_later_one(
@@ -84,9 +84,9 @@ def test_inserts_updates_deletes_and_partial_rows_arrive_and_are_counted(lake: L
         feed.table,
         feed.claim([event("u", 4, 1, age=10), event("d", 5, 2), event("d", 6, 99)], [event("u", 7, 1, name="b")]),
     )
-    assert (first.inserted, first.updated, first.deleted, first.ignored) == (3, 0, 0, 0)
-    assert (second.inserted, second.updated, second.deleted, second.ignored) == (0, 1, 1, 1)
-    assert (second.rows_read, second.already_applied) == (4, False)
+    assert (first.counts.inserted, first.counts.updated, first.counts.deleted, first.counts.ignored) == (3, 0, 0, 0)
+    assert (second.counts.inserted, second.counts.updated, second.counts.deleted, second.counts.ignored) == (0, 1, 1, 1)
+    assert (second.counts.read, second.already_applied) == (4, False)
     assert second.lake_version == lake.read_version(feed.table) == first.lake_version + 1
     assert arm.values(feed.table) == {1: ("b", 10), 3: ("a", 3)}
 
@@ -125,7 +125,8 @@ def test_older_and_equal_versions_change_nothing(lake: Lake, arm: Arm, feed: Fee
     lake.upsert(feed.table, feed.claim(events))
     before, late = arm.read(feed.table), [event("u", 3, 2, name="old", age=0), event("d", 5, 2)]
     outcome = lake.upsert(feed.table, feed.claim([*events, *late]))
-    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (0, 0, 0, 2)
+    counts = outcome.counts
+    assert (counts.inserted, counts.updated, counts.deleted, counts.ignored) == (0, 0, 0, 2)
     assert arm.read(feed.table) == before
 
 
@@ -177,7 +178,7 @@ def test_soft_deletes_flag_the_row_and_keep_its_values(lake: Lake, arm: Arm) -> 
     feed = Feed(store=arm.store, table=table)
     lake.upsert(table, feed.claim([event("i", number, number, name="a", age=number) for number in (1, 2)]))
     outcome = lake.upsert(table, feed.claim([event("d", 3, 1), event("d", 4, 99)]))
-    assert (outcome.inserted, outcome.updated, outcome.deleted) == (0, 1, 0)
+    assert (outcome.counts.inserted, outcome.counts.updated, outcome.counts.deleted) == (0, 1, 0)
     flags = {row["id"]: (row["name"], row[DELETED]) for row in arm.read(table).values()}
     assert flags == {1: ("a", True), 2: ("a", False)}
     lake.upsert(table, feed.claim([event("i", 5, 1, name="again", age=5)]))
@@ -294,5 +295,6 @@ def test_a_rewound_table_is_what_it_was_and_takes_the_same_claims_again(lake: La
     assert arm.read(feed.table) == then != latest
     assert lake.rewind(feed.table, shown) == back
     outcome = lake.upsert(feed.table, second)
-    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.already_applied) == (1, 1, 1, False)
+    counts = outcome.counts
+    assert (counts.inserted, counts.updated, counts.deleted, outcome.already_applied) == (1, 1, 1, False)
     assert arm.read(feed.table) == latest

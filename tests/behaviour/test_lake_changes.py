@@ -39,11 +39,11 @@ def test_an_incomplete_row_is_hidden_and_counted_until_later_events_tell_the_res
     lake: Lake, arm: Arm, feed: Feed
 ) -> None:
     first = lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)], [event("u", 2, 7, age=5)]))
-    assert (first.inserted, first.incomplete, arm.values(feed.table)) == (1, 1, {1: ("a", 1)})
+    assert (first.counts.inserted, first.counts.incomplete, arm.values(feed.table)) == (1, 1, {1: ("a", 1)})
     again = lake.upsert(feed.table, feed.claim([event("u", 3, 7, age=6)]))
-    assert (again.incomplete, arm.values(feed.table)) == (1, {1: ("a", 1)})
+    assert (again.counts.incomplete, arm.values(feed.table)) == (1, {1: ("a", 1)})
     last = lake.upsert(feed.table, feed.claim([event("u", 4, 7, name="b")], [*move(5, (8,), (9,), age=1)]))
-    assert (last.inserted, last.incomplete) == (1, 1)
+    assert (last.counts.inserted, last.counts.incomplete) == (1, 1)
     assert arm.values(feed.table) == {1: ("a", 1), 7: ("b", 6)}
 
 
@@ -76,7 +76,7 @@ def test_a_claim_that_changes_nothing_leaves_every_data_file_alone(lake: Lake, a
     outcome = lake.upsert(table, feed.claim(events, [event("u", 4, 1, name="old", age=0)]))
     fence = lake.read_fence(table)
     assert fence is not None
-    assert (fence.number, outcome.ignored, outcome.bytes_written) == (3, 3, 0)
+    assert (fence.number, outcome.counts.ignored, outcome.bytes_written) == (3, 3, 0)
     assert files(arm, table, lake) == before
 
 
@@ -87,7 +87,7 @@ def test_a_keyless_table_counts_its_copies(lake: Lake, arm: Arm) -> None:
     assert copies(arm, table) == {(1, "7.5"): 3, (None, "2.5"): 1}
     update = [copy("d", 5, 1, SAME), copy("i", 5, None, 2.5)]
     outcome = lake.upsert(table, feed.claim([*update, *update], [copy("d", 6, 1, SAME), copy("i", 7, 8, None)]))
-    assert (outcome.inserted, outcome.deleted, copies(arm, table)) == (
+    assert (outcome.counts.inserted, outcome.counts.deleted, copies(arm, table)) == (
         2,
         2,
         {(1, "7.5"): 1, (None, "2.5"): 2, (8, "None"): 1},
@@ -101,7 +101,7 @@ def test_a_delete_of_a_copy_that_has_not_come_yet_meets_it_later(lake: Lake, arm
     table = table_of(HISTORY, ordered=False)
     feed = opened(arm, lake, table)
     first = lake.upsert(table, feed.claim([copy("d", 5, 1, SAME), copy("d", 6, 1, SAME), copy("i", 7, 2, SAME)]))
-    assert (first.inserted, first.ignored, copies(arm, table)) == (1, 2, {(2, "7.5"): 1})
+    assert (first.counts.inserted, first.counts.ignored, copies(arm, table)) == (1, 2, {(2, "7.5"): 1})
     lake.upsert(table, feed.claim([copy("i", 3, 1, SAME)]))
     assert copies(arm, table) == {(2, "7.5"): 1}
     lake.upsert(table, feed.claim([copy("i", 2, 1, SAME), copy("i", 8, 1, SAME)]))

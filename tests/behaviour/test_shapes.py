@@ -73,7 +73,7 @@ def test_rows_that_were_there_show_the_default_of_an_added_column_and_new_ones_w
     added = columns("id int8 1", "a text 2", "b int4 3", "c numeric(6,2) 4 1.50", "d text 5", "e bytea 6 \\x00ff")
     work = feed.claim([event("i", 4, 3, a="z", b=3, c=None, d="d", e=b"e"), event("u", 5, 2, d="later")], schema=added)
     outcome = lake.upsert(table, work)
-    assert (outcome.inserted, outcome.updated, outcome.lake_version) == (1, 1, 3)
+    assert (outcome.counts.inserted, outcome.counts.updated, outcome.lake_version) == (1, 1, 3)
     seen = {id_: (str(row["c"]), row["d"], row["e"]) for id_, row in shown(arm, table).items()}
     assert seen == {1: ("1.50", None, b"\x00\xff"), 2: ("1.50", "later", b"\x00\xff"), 3: ("None", "d", b"e")}
     late = feed.slice([event("i", 3, 8, a="old", b=8)], schema=FIRST)
@@ -221,4 +221,4 @@ def test_nothing_is_committed_for_a_change_that_may_not_be(lake: Lake, arm: Arm,
     with pytest.raises(LakeError, match="lease"):
         lake.upsert(table, work, may_commit=forbids)
     assert lake.read_version(table) == 1
-    assert arm.make(no_step).upsert(table, work).updated == 1
+    assert arm.make(no_step).upsert(table, work).counts.updated == 1

@@ -111,6 +111,6 @@ def test_any_name_of_a_table_or_column_comes_through_snapshot_and_stream(pipelin
         consume(pipeline)
         for table in tables:
             (outcome,) = pipeline.slice_worker().slice_to_lake(table).outcomes
-            assert (outcome.updated, outcome.deleted) == (1, 1), table
+            assert (outcome.counts.updated, outcome.counts.deleted) == (1, 1), table
             found = sorted(seen(lake_rows(pipeline, table)), key=lambda row: str(next(iter(row.values()))))
             assert found == in_source(connection, table), table

@@ -77,7 +77,8 @@ def test_the_lake_equals_the_source_after_snapshot_and_slices(pipeline: Pipeline
     )
     end = consume(pipeline)
     applied = pipeline.slice_worker().slice_to_lake(items)
-    assert [(done.inserted, done.updated, done.deleted) for done in applied.outcomes] == [(2, 1, 2)]
+    (counts,) = (done.counts for done in applied.outcomes)
+    assert (counts.inserted, counts.updated, counts.deleted) == (2, 1, 2)
     rows = lake_rows(pipeline, items)
     assert sorted(shown(rows)) == [
         (1, "before the cutoff", 5000, "2024-02"),
@@ -114,7 +115,7 @@ def test_a_second_run_over_applied_slices_changes_nothing(pipeline: Pipeline, da
     run_sql(database, INSERT.format(1, "'one'", 1))
     consume(pipeline)
     worker = pipeline.slice_worker()
-    assert [done.inserted for done in worker.slice_to_lake(items).outcomes] == [1]
+    assert [done.counts.inserted for done in worker.slice_to_lake(items).outcomes] == [1]
     version = pipeline.lake.read_version(pipeline.lake_table(items))
     assert worker.slice_to_lake(items).outcomes == ()
     consume(pipeline)

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cdc_pipeline.errors import LeaseBusy, SliceFork, StaleEpoch
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Claim
 from cdc_pipeline.metadata_store.states import SliceState
@@ -26,6 +25,7 @@ from tests.support.metadata_store import (
     PARTITIONS,
     SCHEMA,
     STREAM,
+    mark_applied,
     new_table,
     opened_store,
 )
@@ -212,7 +212,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.claim is not None
         assert self.lease is not None
         for _ in range(1 + answer_lost):
-            self.store.claims.mark_applied(self.lease, self.claim, ClaimOutcome(lake_version=len(self.lake)))
+            mark_applied(self.store, self.lease, self.claim, lake_version=len(self.lake))
         self.marked, self.claim = len(self.lake), None
 
     @precondition(lambda self: self.lease is not None)
@@ -246,7 +246,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.claim is not None
         old = data.draw(st.sampled_from(self.old_leases))
         with pytest.raises(StaleEpoch):
-            self.store.claims.mark_applied(old, self.claim, ClaimOutcome(lake_version=1))
+            mark_applied(self.store, old, self.claim, lake_version=1)
         with pytest.raises(StaleEpoch):
             self.store.claims.mark_failed(old, self.claim, "late")
         with pytest.raises(StaleEpoch):

@@ -133,8 +133,8 @@ def _check(arm: Arm, logs: list[Log]) -> None:
         soft = arm.table.deletes == "soft"
         assert _seen(arm.rows(), soft=soft) == _expected(tables, soft=soft)
         ties = sum(deduplicate(log[number]).ties for log in logs)
-        assert outcome.tied >= ties
-        assert bool(outcome.tied) == bool(ties)
+        assert outcome.counts.tied >= ties
+        assert bool(outcome.counts.tied) == bool(ties)
 
 
 def _seen(rows: list[dict[str, object]], *, soft: bool) -> Seen:

@@ -20,7 +20,17 @@ from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.protocol import ClaimWork, DataFile, Fence, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lake.shape import DROPPED_PREFIX, Shape
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
+from cdc_pipeline.record import (
+    ABSENT,
+    DELETED,
+    OLD_ID_PREFIX,
+    OPERATION,
+    OWN_PREFIX,
+    STATE,
+    VERSION,
+    ClaimCounts,
+    Operation,
+)
 from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import arrow_schema
 from tests.support.reference.kernel import (
@@ -245,13 +255,13 @@ def outcome_of(
     effects: Mapping[str, int], *, version: int, already: bool, started: float, work: ClaimWork | None = None
 ) -> UpsertOutcome:
     """`effects`: ids by what became of them. `started`: by the monotonic clock."""
+    read = sum(content.rows for content in work.slices) if work else 0
+    counts = {
+        name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "incomplete", "tied")
+    }
+    seconds = clock.monotonic() - started
     return UpsertOutcome(
-        rows_read=sum(content.rows for content in work.slices) if work else 0,
-        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "incomplete", "tied")},
-        lake_version=version,
-        bytes_written=0,
-        already_applied=already,
-        seconds=clock.monotonic() - started,
+        counts=ClaimCounts(read=read, **counts), lake_version=version, already_applied=already, seconds=seconds
     )
 
 

@@ -1,4 +1,4 @@
--- One row per claim: its slices, its owner, its lake version, and the rows that it changed. `rows_parked`: ids left
+-- One row per claim: its slices, its owner, its lake version, and the rows that it changed. `rows_incomplete`: ids left
 -- incomplete. `rows_tied`: how often events of one id had the same sequence.
 CREATE VIEW cdc.v_claim_history AS
 SELECT claim.table_id,
@@ -16,7 +16,7 @@ SELECT claim.table_id,
        claim.rows_updated,
        claim.rows_deleted,
        claim.rows_ignored,
-       claim.rows_parked,
+       claim.rows_incomplete,
        claim.rows_tied,
        claim.bytes,
        claim.seconds,

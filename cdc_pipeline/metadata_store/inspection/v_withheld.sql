@@ -16,9 +16,9 @@ SELECT source.table_id,
           JOIN cdc.quarantine AS event
               ON event.table_id = slice.table_id AND event.slice_number = slice.number AND event.state = 'replayed'
           WHERE slice.table_id = source.table_id AND slice.late AND slice.state = 'registered') AS rows_withheld,
-       (SELECT coalesce(sum(claim.rows_parked), 0)::bigint
+       (SELECT coalesce(sum(claim.rows_incomplete), 0)::bigint
         FROM cdc.claim
-        WHERE claim.table_id = source.table_id AND claim.rows_parked > 0 AND claim.state = 'applied'
+        WHERE claim.table_id = source.table_id AND claim.rows_incomplete > 0 AND claim.state = 'applied'
           AND claim.first_number > coalesce(
               (SELECT max(snapshot.fence_number) FROM cdc.snapshot
                WHERE snapshot.table_id = source.table_id AND snapshot.state = 'published'), 0)) AS rows_incomplete,

@@ -13,24 +13,9 @@ from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_known_claim
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
+from cdc_pipeline.record import ClaimCounts
 
 _CLAIM, _SLICE = models.claim, models.slice_table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimOutcome:
-    """The lake's counts of the claim's commit. `lake_version`: None if there was nothing to commit."""
-
-    lake_version: int | None
-    rows_read: int = 0
-    rows_inserted: int = 0
-    rows_updated: int = 0
-    rows_deleted: int = 0
-    rows_ignored: int = 0
-    rows_parked: int = 0
-    rows_tied: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +82,20 @@ class Claims:
             raise _not_open(claim)
         return as_record(Claim, row)
 
-    def mark_applied(self, lease: Lease, claim: Claim, outcome: ClaimOutcome) -> None:
+    def mark_applied(
+        self, lease: Lease, claim: Claim, counts: ClaimCounts, *, lake_version: int, size_bytes: int, seconds: float
+    ) -> None:
         """Marks the claim and its slices as applied. Call it only after the lake's log has the claim. Idempotent.
 
         Raises RegistryError when the claim was marked as failed meanwhile.
         """
+        values = {f"rows_{what}": count for what, count in asdict(counts).items()}
+        values |= {"lake_version": lake_version, "bytes": size_bytes, "seconds": seconds}
         with self.database.transaction("claim.mark_applied") as connection:
             hold_lease(connection, lease)
             marked = connection.execute(
                 _open(claim)
-                .values(state=ClaimState.APPLIED, finished_at=func.clock_timestamp(), **asdict(outcome))
+                .values(state=ClaimState.APPLIED, finished_at=func.clock_timestamp(), **values)
                 .returning(_CLAIM.c.claim_id)
             ).one_or_none()
             if marked is not None:

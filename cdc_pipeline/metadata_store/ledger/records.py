@@ -147,7 +147,7 @@ class RegisteredSlice(Slice):
 class Claim:
     """The slices first_number to last_number, both included, which one commit of the lake applies.
 
-    `session`: id by which another process can cancel the owner's work in the lake. `rows_parked`: the number of
+    `session`: id by which another process can cancel the owner's work in the lake. `rows_incomplete`: the number of
     incomplete rows, which are hidden from readers.
     """
 
@@ -171,7 +171,7 @@ class Claim:
     error: str | None
     started_at: datetime
     finished_at: datetime | None
-    rows_parked: int
+    rows_incomplete: int
     rows_tied: int
     session: str | None
 

@@ -179,14 +179,14 @@ claim = Table(
     Column("error", Text),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=NOW),
     time("finished_at"),
-    count("rows_parked"),
+    count("rows_incomplete"),
     count("rows_tied"),
     Column("session", Text),
     one_of("state", ClaimState),
     CheckConstraint("first_number <= last_number", name="claim_bounds"),
     Index("claim_first_number", "table_id", "first_number"),
     Index("claim_open", "table_id", unique=True, postgresql_where=text("state = 'claimed'")),
-    Index("claim_incomplete", "table_id", postgresql_where=text("rows_parked > 0 AND state = 'applied'")),
+    Index("claim_incomplete", "table_id", postgresql_where=text("rows_incomplete > 0 AND state = 'applied'")),
 )
 
 slice_table = Table(

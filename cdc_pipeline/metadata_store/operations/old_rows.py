@@ -48,7 +48,7 @@ OLD_ROWS = {
         FROM cdc.claim
         JOIN cdc.source_table AS source USING (table_id)
         WHERE source.stream = :stream AND claim.state <> 'claimed' AND claim.finished_at < :history_before
-          AND NOT (claim.state = 'applied' AND claim.rows_parked > 0)
+          AND NOT (claim.state = 'applied' AND claim.rows_incomplete > 0)
           AND NOT EXISTS (SELECT FROM cdc.slice WHERE slice.claim_id = claim.claim_id AND ({_STAYS}))
           AND EXISTS (SELECT FROM cdc.claim AS later
                       WHERE later.table_id = claim.table_id

@@ -99,4 +99,4 @@ def test_a_lease_that_ends_while_the_claim_is_prepared_forbids_its_commit(work: 
     with pytest.raises(StaleEpoch):
         lake.upsert(work.table, claim, may_commit=forbid)
     assert work.fence() == 0
-    assert lake.upsert(work.table, claim).inserted == 1
+    assert lake.upsert(work.table, claim).counts.inserted == 1

@@ -15,7 +15,7 @@ def test_many_waiting_slices_are_applied_in_one_commit(work: Work) -> None:
     for _ in range(20):
         work.cut(2, 1)
     applied = work.worker().slice_to_lake(work.table.name)
-    assert [(outcome.rows_read, outcome.inserted) for outcome in applied.outcomes] == [(60, 60)]
+    assert [(outcome.counts.read, outcome.counts.inserted) for outcome in applied.outcomes] == [(60, 60)]
     assert work.claims() == [(1, 40)]
     assert len(work.lake.rows(work.table)) == 60
     assert {row.state for row in work.slices()} == {SliceState.APPLIED}

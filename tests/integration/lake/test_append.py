@@ -67,7 +67,8 @@ def test_a_claim_is_one_commit_that_marks_old_rows_and_adds_new_ones(
 ) -> None:
     lake.upsert(feed.table, feed.claim(people(1, 2, 3, 4)))
     outcome = lake.upsert(feed.table, feed.claim([*people(2, 5, at=2, age=7), event("d", 2, 3), event("d", 2, 9)]))
-    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (1, 1, 1, 1)
+    counts = outcome.counts
+    assert (counts.inserted, counts.updated, counts.deleted, counts.ignored) == (1, 1, 1, 1)
     commit = last_commit(store, feed.table)
     marked, new = commit.of_kind("add")
     assert [remove["path"] for remove in commit.of_kind("remove")] == [marked["path"]]
@@ -93,7 +94,7 @@ def test_who_loses_the_race_for_a_version_reads_the_table_again(
         lake.upsert(feed.table, feed.claim(people(number, number + 10, at=number)))
     on_step = once("lake_table.merge", Moment.BEFORE, lambda: lake.optimize(feed.table))
     outcome = lake_of(session, store, on_step).upsert(feed.table, feed.claim(people(2, 3, at=9, age=9, operation="u")))
-    assert (outcome.updated, outcome.lake_version) == (2, 5)
+    assert (outcome.counts.updated, outcome.lake_version) == (2, 5)
     values = {id_: age for (id_,), (_, age) in lake_values(store, feed.table).items()}
     assert values == {1: 1, 11: 1, 2: 9, 12: 1, 3: 9, 13: 1}
     assert values_by_id(feed.table, rows_by_spark(session, store, feed.table)) == lake_values(store, feed.table)
@@ -137,11 +138,12 @@ def test_vectors_and_files_of_others_are_respected(
     outcome = lake.upsert(
         feed.table, feed.claim([*people(2, 4, 104, at=5, age=4), event("d", 5, 105), event("d", 5, 102)])
     )
-    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (1, 2, 1, 1)
+    counts = outcome.counts
+    assert (counts.inserted, counts.updated, counts.deleted, counts.ignored) == (1, 2, 1, 1)
     expected = {(id_,) for id_ in (1, 2, 4, 5, 6, 7, 8, 101, 104, 106, 107, 108)}
     assert set(lake_values(store, feed.table)) == expected
     partial = lake.upsert(feed.table, feed.claim([event("u", 6, 104, age=6), event("u", 6, 103, age=6)]))
-    assert (partial.updated, partial.incomplete) == (1, 1)
+    assert (partial.counts.updated, partial.counts.incomplete) == (1, 1)
     assert lake_values(store, feed.table)[104,] == ("n104", 6)
 
 
@@ -200,4 +202,4 @@ def test_a_new_process_reads_a_checkpoint_with_statistics_as_columns(
     log = DeltaLog(store, lake_key(feed.table.name))
     assert log.checkpoint_before(3)[0] == 3
     outcome = lake_of(session, store, no_step).upsert(feed.table, feed.claim([event("d", 2, 12)]))
-    assert (outcome.deleted, len(rows_by_spark(session, store, feed.table))) == (1, 3)
+    assert (outcome.counts.deleted, len(rows_by_spark(session, store, feed.table))) == (1, 3)

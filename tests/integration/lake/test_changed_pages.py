@@ -57,4 +57,4 @@ def test_a_page_that_changes_behind_our_check_is_refused_by_spark(
     assert [row["name"] for row in misread] == names_in(changed) != names_in(content)
     session.conf.set(VERIFICATION, "true")
     file.write_bytes(content)
-    assert lake.upsert(feed.table, work).inserted == 199
+    assert lake.upsert(feed.table, work).counts.inserted == 199

@@ -137,9 +137,9 @@ def test_a_commit_whose_answer_was_lost_is_recognised_and_leaves_no_trace_in_the
             table, feed.claim([event("i", 1, 1, name="one", age=1), event("i", 2, 2, name="two", age=2)])
         )
         assert proxy.is_cut.is_set()
-        assert (outcome.inserted, outcome.already_applied) == (2, False)
+        assert (outcome.counts.inserted, outcome.already_applied) == (2, False)
         proxy.mend()
-        assert lake.upsert(table, feed.claim([event("d", 3, 2)])).deleted == 1
+        assert lake.upsert(table, feed.claim([event("d", 3, 2)])).counts.deleted == 1
         lake.optimize(table)
     assert lake_values(store, table) == {(1,): ("one", 1)}
 

@@ -25,8 +25,8 @@ def test_a_keyless_table_may_have_columns_of_any_name(lake: SparkLake, store: Lo
         values: dict[str, object] = dict.fromkeys(ODD_NAMES, value)
         return Event(operation=Operation(operation), version=version(at), id=(), values=values)
 
-    assert lake.upsert(table, feed.claim([row("i", at, at % 2) for at in range(4)])).inserted == 4
-    assert lake.upsert(table, feed.claim([row("d", 5, 1)])).deleted == 1
+    assert lake.upsert(table, feed.claim([row("i", at, at % 2) for at in range(4)])).counts.inserted == 4
+    assert lake.upsert(table, feed.claim([row("d", 5, 1)])).counts.deleted == 1
     found = [tuple(row[name] for name in ODD_NAMES) for row in lake_table_rows(store, table)]
     assert sorted(found) == [(0,) * len(ODD_NAMES)] * 2 + [(1,) * len(ODD_NAMES)]
 

@@ -108,7 +108,7 @@ def test_a_published_snapshot_is_the_table_and_slices_follow_it(lake: SparkLake,
     work = feed.claim([event("u", 101, 5, age=50), event("d", 102, 6), event("u", 99, 7, name="old", age=0)])
     work = replace(work, claim_id=str(UUID(int=8)), position="0f")
     outcome = lake.upsert(table, work)
-    assert (outcome.updated, outcome.deleted, outcome.ignored) == (1, 1, 1)
+    assert (outcome.counts.updated, outcome.counts.deleted, outcome.counts.ignored) == (1, 1, 1)
     rows = lake_values(store, table)
     assert (rows[(5,)], rows[(7,)], (6,) in rows) == (("n5", 50), ("n7", 7), False)
 
@@ -174,7 +174,7 @@ def test_a_newer_snapshot_replaces_merged_rows_and_an_older_one_is_refused(
     assert set(lake_values(store, table)) == {(0,), (1,), (2,)}
     log = DeltaLog(store, lake_key(table.name))
     assert len(log.active_files(lake.read_version(table) or 0)) == len(files)
-    assert lake.upsert(table, feed.claim([event("d", 200, 1)])).deleted == 1
+    assert lake.upsert(table, feed.claim([event("d", 200, 1)])).counts.deleted == 1
 
 
 def test_an_independent_reader_of_delta_agrees(lake: SparkLake, store: LocalObjectStore) -> None:

@@ -168,7 +168,7 @@ def test_of_two_drivers_that_merge_one_claim_at_one_moment_one_has_an_effect(
     rivalry.before_commit = lambda number: applied.append(successor.upsert(table, work)) if number == 1 else None
     with pytest.raises(LakeError):
         zombie.upsert(table, work)
-    assert [outcome.inserted for outcome in applied] == [2]
+    assert [outcome.counts.inserted for outcome in applied] == [2]
     assert zombie.upsert(table, work).already_applied
     assert values_by_id(table, rows_by_spark(rivalry.one, store, table)) == {(1,): ("a", 1), (2,): ("b", 2)}
 
@@ -191,5 +191,5 @@ def test_of_two_workers_that_append_one_claim_at_one_moment_one_has_an_effect(
         assert lake_of(session, store, rival).upsert(table, work).already_applied
     finally:
         other.stop()
-    assert [outcome.inserted for outcome in applied] == [2]
+    assert [outcome.counts.inserted for outcome in applied] == [2]
     assert values_by_id(table, rows_by_spark(session, store, table)) == {(1,): ("a", 1), (2,): ("b", 2)}

@@ -88,7 +88,7 @@ def test_every_type_comes_back_from_the_lake_as_it_left_the_source_and_verify_se
     table = table_of(SCHEMA)
     lake.create_table(table)
     columns = source_rows()
-    assert lake.upsert(table, claim(store, table, columns)).inserted == ROWS
+    assert lake.upsert(table, claim(store, table, columns)).counts.inserted == ROWS
     frame = session.read.format("delta").load(store.spark_url(lake_key(table.name)))
     found = frame.orderBy("id").toArrow()
     types = [frame.schema[column.name].dataType.simpleString() for column in SCHEMA.columns]

@@ -57,7 +57,7 @@ def test_a_fence_conf_left_behind_by_others_does_not_silence_a_claim(
     lake = SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=no_step, upsert=way)
     session.conf.set("spark.databricks.delta.write.txnAppId", feed.table.app_id)
     session.conf.set("spark.databricks.delta.write.txnVersion", "999")
-    assert lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)])).inserted == 1
+    assert lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)])).counts.inserted == 1
     assert lake.read_fence(feed.table, expected_version=1) == lake.read_fence(feed.table)
     left = session.conf.getAll if way == "merge" else {}
     assert "spark.databricks.delta.write.txnVersion" not in left
@@ -165,7 +165,7 @@ def test_rows_of_a_keyless_table_are_equal_also_where_they_hold_nan(
     nan = float("nan")
     lake.upsert(table, feed.claim([row("i", 1, nan), row("i", 2, nan), row("i", 3, None)]))
     outcome = lake.upsert(table, feed.claim([row("d", 4, nan), row("d", 5, None), row("d", 6, 9.0)]))
-    assert (outcome.inserted, outcome.deleted, outcome.ignored) == (0, 2, 1)
+    assert (outcome.counts.inserted, outcome.counts.deleted, outcome.counts.ignored) == (0, 2, 1)
     (left,) = lake_table_rows(store, table)
     assert (str(left["x"]), left["_cdc_day_month"], left["_cdc_version"]) == ("nan", "2024-01", version(2))
     source = session.sql("SELECT double('nan') AS x, array('a', NULL) AS tags, date'2024-01-02' AS day")

@@ -11,8 +11,7 @@ import pytest
 
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
-from tests.support.metadata_store import MINUTE, Shop, opened_shop
+from tests.support.metadata_store import MINUTE, Shop, mark_applied, opened_shop
 from tests.support.streams import run_sql
 
 ALREADY_OVER = timedelta(seconds=-1)
@@ -101,7 +100,7 @@ def test_a_worker_that_lost_its_lease_changes_nothing(shop: Shop) -> None:
     shop.acquire("second")
     claims = shop.store.claims
     with pytest.raises(StaleEpoch):
-        claims.mark_applied(dead, claim, ClaimOutcome(lake_version=1))
+        mark_applied(shop.store, dead, claim, lake_version=1)
     with pytest.raises(StaleEpoch):
         claims.mark_failed(dead, claim, "no")
     with pytest.raises(StaleEpoch):

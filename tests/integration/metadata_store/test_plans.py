@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.record import encode_position
-from tests.support.metadata_store import OWNER, PARTITIONS, Shop, opened_shop
+from tests.support.metadata_store import OWNER, PARTITIONS, Shop, mark_applied, opened_shop
 from tests.support.version_vector import version_vector
 
 HISTORY = 50_000
@@ -112,7 +111,7 @@ def claim_and_apply(shop: Shop) -> None:
     lease = shop.acquire()
     claim = shop.claim(lease, after=HISTORY - BACKLOG, most_slices=20)
     assert shop.store.claims.open_claim(1) == claim
-    shop.store.claims.mark_applied(lease, claim, ClaimOutcome(lake_version=1))
+    mark_applied(shop.store, lease, claim, lake_version=1)
     shop.store.leases.release(lease)
 
 

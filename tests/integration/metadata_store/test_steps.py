@@ -6,11 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.states import SliceState, SnapshotState
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.steps import Moment
-from tests.support.metadata_store import MINUTE, Shop, opened_shop
+from tests.support.metadata_store import MINUTE, Shop, mark_applied, opened_shop
 
 
 class Killed(BaseException):
@@ -58,7 +57,7 @@ def one_run(shop: Shop, position: int) -> None:
         slices = store.slices.next_slices(table_id, after_number=after, most_slices=10, most_rows=100)
         claim = store.claims.record_claim(lease, slices, claim_id=UUID(int=position))
     if claim is not None:
-        store.claims.mark_applied(lease, claim, ClaimOutcome(lake_version=position))
+        mark_applied(store, lease, claim, lake_version=position)
     store.leases.release(lease)
 
 

@@ -41,7 +41,7 @@ def claim(first: int, last: int) -> Claim:
         error=None,
         started_at=MORNING,
         finished_at=None,
-        rows_parked=0,
+        rows_incomplete=0,
         rows_tied=0,
         session=None,
     )

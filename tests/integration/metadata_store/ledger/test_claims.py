@@ -8,10 +8,12 @@ from uuid import UUID
 import pytest
 
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
-from tests.support.metadata_store import Shop, opened_shop
+from cdc_pipeline.record import ClaimCounts
+from tests.support.metadata_store import Shop, mark_applied, opened_shop
+
+COUNTS = ClaimCounts(read=20, inserted=11, ignored=9)
 
 
 @pytest.fixture
@@ -29,12 +31,6 @@ def next_numbers(shop: Shop, after: int, *, most_slices: int = 100, most_rows: i
 
 def states(shop: Shop) -> list[SliceState]:
     return [row.state for row in shop.store.slices.slices(shop.orders.table_id, 1, 100)]
-
-
-def outcome(lake_version: int) -> ClaimOutcome:
-    return ClaimOutcome(
-        lake_version=lake_version, rows_read=20, rows_inserted=11, rows_ignored=9, bytes=40, seconds=1.5
-    )
 
 
 def test_next_slices_are_consecutive_behind_the_given_number(shop: Shop) -> None:
@@ -77,7 +73,7 @@ def test_applied_slices_carry_their_claim_and_the_claim_its_outcome(shop: Shop) 
     shop.register_orders(2)
     lease = shop.acquire()
     claim = shop.claim(lease, after=0)
-    shop.store.claims.mark_applied(lease, claim, outcome(7))
+    mark_applied(shop.store, lease, claim, COUNTS, lake_version=7)
     rows = shop.store.slices.slices(shop.orders.table_id, 1, 4)
     assert {(row.state, row.claim_id) for row in rows} == {(SliceState.APPLIED, claim.claim_id)}
     (kept,) = shop.store.inspection.run("claims")
@@ -89,7 +85,7 @@ def test_marking_the_same_claim_again_changes_nothing(shop: Shop) -> None:
     shop.register_orders(1)
     lease = shop.acquire()
     claim = shop.apply(lease, after=0, lake_version=3)
-    shop.store.claims.mark_applied(lease, claim, outcome(99))
+    mark_applied(shop.store, lease, claim, COUNTS, lake_version=99)
     assert shop.store.inspection.run("claims")[0]["lake_version"] == 3
 
 
@@ -138,7 +134,7 @@ def test_a_failed_claim_frees_its_slices_and_the_next_one_counts_on(shop: Shop) 
     smaller = shop.store.claims.record_claim(lease, slices, claim_id=UUID(int=5))
     assert (smaller.last_number, smaller.attempt) == (2, 2)
     with pytest.raises(RegistryError, match="is not open"):
-        shop.store.claims.mark_applied(lease, claim, outcome(1))
+        mark_applied(shop.store, lease, claim, COUNTS, lake_version=1)
 
 
 def test_what_the_lake_already_holds_is_marked_without_work(shop: Shop) -> None:

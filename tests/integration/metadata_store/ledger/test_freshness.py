@@ -261,7 +261,7 @@ def test_no_version_of_a_table_that_is_not_followed_belongs_to_a_later_boundary(
 
 
 def test_incomplete_rows_are_counted_since_the_snapshot(shop: Shop) -> None:
-    run_sql(shop.url, "UPDATE cdc.claim SET rows_parked = 4")
+    run_sql(shop.url, "UPDATE cdc.claim SET rows_incomplete = 4")
     (row,) = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
     assert row["rows_incomplete"] == 4
     shop.publish(shop.acquire(), AT, snapshot_id="second")
