@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeAway, LakeError
-from cdc_pipeline.lake import outcomes
 from cdc_pipeline.lake.append_or_merge import Upsert, is_appended
 from cdc_pipeline.lake.claim_append import ClaimAppend
-from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge, fence_confs
+from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge, counted, fence_confs
 from cdc_pipeline.lake.claim_view import opened_views
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog, VersionTaken
@@ -93,12 +92,15 @@ class ClaimUpsert:
                 if done is not None:
                     with step(self.on_step, "fence.read"):
                         commit = self._find_claim(fence.lake_version)
-                    return outcomes.applied(commit, self.table, self.work, done.counts, started)
+                    return _applied(commit, self.table, self.work, done.counts, started)
         commit = self._find_claim(fence.lake_version)
         prove_applied(commit, self.work)
         version = fence.lake_version if commit is None else commit.version
-        return outcomes.nothing_new(
-            version, already=fence.number >= self.work.last_number or bool(self.work.slices), started=started
+        return UpsertOutcome(
+            counts=ClaimCounts(),
+            lake_version=version,
+            already_applied=fence.number >= self.work.last_number or bool(self.work.slices),
+            seconds=time.monotonic() - started,
         )
 
     @property
@@ -253,3 +255,28 @@ class ClaimUpsert:
             return None
         self._move_fence(fence)
         return _Done(counts=counts)
+
+
+def _applied(
+    commit: Commit | None, table: LakeTable, work: ClaimWork, counts: ClaimCounts | None, started: float
+) -> UpsertOutcome:
+    """Returns what the claim's commit did. Raises LakeError if `commit` is not the claim's."""
+    if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
+        raise LakeError(
+            f"claim {work.claim_id} was applied, but no commit of {table.name} carries it",
+            expected="a commit with the claim's id",
+            remedy="retry: the fence shows whether the claim was applied",
+        )
+    return UpsertOutcome(
+        counts=replace(counted(commit, counts), read=sum(content.rows for content in work.slices)),
+        lake_version=commit.version,
+        bytes_written=_bytes_added(commit),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _bytes_added(commit: Commit) -> int:
+    """Counts new data files and deletion vectors. A file that only got a deletion vector was not written again."""
+    vectors = [add["deletionVector"] for add in commit.of_kind("add") if add.get("deletionVector")]
+    files = [add["size"] for add in commit.of_kind("add") if not add.get("deletionVector")]
+    return sum(map(int, files)) + sum(int(vector["sizeInBytes"]) for vector in vectors)
