@@ -15,7 +15,7 @@ from benchmarks.claim_arms import ClaimWorld, WrongRowsError, documented_arm, ou
 from benchmarks.claims import opened_world, slice_maker
 from benchmarks.results import RowFigures
 from benchmarks.slice_files import MadeSlice, SliceMaker, claim_work
-from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.launcher.processes import ALLOCATORS
 from cdc_pipeline.wiring import Pipeline
 

@@ -14,7 +14,7 @@ from benchmarks.arms import Arm
 from benchmarks.bench import Bench
 from benchmarks.slice_files import SCHEMA, MadeSlice, SliceMaker, claim_work
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.session import connect, untuned_session
 from cdc_pipeline.object_store.local import LocalObjectStore

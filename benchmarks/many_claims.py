@@ -16,7 +16,7 @@ from benchmarks.figures import drift
 from benchmarks.results import RowFigures
 from benchmarks.slice_files import SCHEMA, claim_work
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.wiring import Pipeline
 from tests.support.lake import table_of

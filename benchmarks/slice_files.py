@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_pipeline.areas import slice_key
-from cdc_pipeline.lake import ClaimWork, KeyRange, SliceInput
 from cdc_pipeline.lake.key_ranges import joined
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, SliceInput
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Column, TableName, TableSchema
 from cdc_pipeline.slice_file import MOST_KEY_RANGES, event_schema, write_slice_file

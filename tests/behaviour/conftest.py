@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.lake import Lake
+from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step

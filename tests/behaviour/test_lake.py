@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.lake import Lake, LakePublication, LakeTable
+from cdc_pipeline.lake.protocol import Lake, LakePublication, LakeTable
 from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.record import DELETED, OPERATION, Column, TableSchema
 from cdc_pipeline.steps import no_step

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import Lake, LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from tests.support.lake import Feed, event, move, table_of, version
 from tests.support.lakes import Arm

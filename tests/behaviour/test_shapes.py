@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake import Lake, LakeTable
+from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.record import DELETED, OWN_PREFIX, VERSION
 from cdc_pipeline.steps import Moment, no_step

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore

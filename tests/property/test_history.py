@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.lake import ClaimWork, LakeTable
 from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.lake import ClaimWork, SliceInput
 from cdc_pipeline.lake.fitting import in_one_claim
+from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, Column, TableSchema
 from cdc_pipeline.steps import no_step

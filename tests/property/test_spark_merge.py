@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.lake import Lake, LakeTable
+from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore

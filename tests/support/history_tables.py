@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import staging_prefix
-from cdc_pipeline.lake import Compaction, Lake, LakePublication, LakeTable
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.ledger_values import PublishedTable
+from cdc_pipeline.lake.protocol import Compaction, Lake, LakePublication, LakeTable
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, END_VERSION, VERSION
 from cdc_pipeline.types import arrow_schema

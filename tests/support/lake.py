@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, slice_key
-from cdc_pipeline.lake import ClaimWork, KeyRange, LakeTable, SliceInput
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable, SliceInput
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import (
     ABSENT,

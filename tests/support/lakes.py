@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_pipeline.areas import staging_prefix
-from cdc_pipeline.lake import Compaction, DataFile, Lake, LakeTable
 from cdc_pipeline.lake.append_or_merge import Upsert
+from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store import ObjectStore

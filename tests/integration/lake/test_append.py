@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.session import configured
 from cdc_pipeline.lake.spark_lake import SparkLake

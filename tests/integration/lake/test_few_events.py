@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.claim_rows import claim_rows
 from cdc_pipeline.lake.claim_view import claim_shape, name_events, opened_views
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.few_events import FewEvents
 from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, LakeFiles
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.schema_change import Fitted, latest_shape
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_state import LakeTableStates

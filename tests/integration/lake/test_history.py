@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError, UsageError
-from cdc_pipeline.lake import KeyRange, LakeTable
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
+from cdc_pipeline.lake.protocol import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake

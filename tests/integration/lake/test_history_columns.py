@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, VALID_FROM, VALID_TO

@@ -18,8 +18,8 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.session import cancel, claim_tag, client_of, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore

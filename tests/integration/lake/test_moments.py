@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import lake_key, staging_prefix
-from cdc_pipeline.lake import Compaction, LakePublication, LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.protocol import Compaction, LakePublication, LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema

@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import KeyRange
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError, UsageError
-from cdc_pipeline.lake import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.ledger_values import PublishedCommit, PublishedTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore

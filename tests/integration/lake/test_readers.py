@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.launcher.jars import DELTA, jars_of, present_jars, read_lock

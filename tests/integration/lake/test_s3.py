@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake import LakePublication, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.append_or_merge import Upsert
+from cdc_pipeline.lake.protocol import LakePublication, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.proven import ProvenObjectStore

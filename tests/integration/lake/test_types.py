@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, slice_key
-from cdc_pipeline.lake import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, Column, TableSchema

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake import KeyRange
 from cdc_pipeline.lake.append_or_merge import Upsert
+from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake

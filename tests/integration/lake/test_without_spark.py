@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, staging_prefix
-from cdc_pipeline.lake import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.lake.compaction import compact
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.few_rows import MOST_BYTES, compact_few
 from cdc_pipeline.lake.new_table import create_plain_table
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_ddl import create_sql

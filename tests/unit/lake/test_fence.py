@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake import ClaimWork, SliceIdentity, SliceInput
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action, read_fence, write_again
+from cdc_pipeline.lake.ledger_values import SliceIdentity
+from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
 from cdc_pipeline.object_store import ObjectInfo
 from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import NOW, PEOPLE
