@@ -237,12 +237,12 @@ class CutChain:
             if identity.is_older_than(row):
                 continue
             becomes_stale = identity.stale is not None and row.state is not TableState.STALE
-            source = (identity.source_oid, identity.publication_mark)
-            if becomes_stale or source != (row.source_oid, row.publication_mark):
+            source = (identity.source_oid, identity.published_as)
+            if becomes_stale or source != (row.source_oid, row.published_as):
                 self.store.stale_tables.follow(
                     row.table_id,
                     source_oid=identity.source_oid,
-                    publication_mark=identity.publication_mark,
+                    published_as=identity.published_as,
                     stale=identity.stale if becomes_stale else None,
                 )
 
@@ -256,7 +256,7 @@ class CutChain:
                     source_oid=identity.source_oid,
                     settings={},
                     table_uuid=identity.table_uuid,
-                    publication_mark=identity.publication_mark or "",
+                    published_as=identity.published_as or "",
                 )
             )
         if row.table_uuid != identity.table_uuid:

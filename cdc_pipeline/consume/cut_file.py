@@ -32,7 +32,7 @@ class TableIdentity:
     table_uuid: UUID
     name: TableName
     source_oid: int
-    publication_mark: str | None = None
+    published_as: str | None = None
     stale: str | None = None
     cutoff_offset: str | None = None
     horizon: str = ""
@@ -44,7 +44,7 @@ class TableIdentity:
             table_uuid=row.table_uuid,
             name=row.name,
             source_oid=row.source_oid,
-            publication_mark=row.publication_mark,
+            published_as=row.published_as,
             stale=row.parked_reason or "" if row.state is TableState.STALE else None,
             cutoff_offset=row.cutoff_offset,
             horizon=row.horizon,

@@ -154,7 +154,7 @@ class StoreRebuild:
                 source_oid=found.identity.source_oid,
                 settings={} if published is None else published.settings,
                 table_uuid=found.identity.table_uuid,
-                publication_mark=found.identity.publication_mark or "",
+                published_as=found.identity.published_as or "",
             )
             table_id = empty.begin_table(new)
             table_ids[found.identity.table_uuid] = table_id

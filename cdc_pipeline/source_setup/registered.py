@@ -110,5 +110,5 @@ def known_table(store: MetadataStore, row: SourceTable) -> KnownTable:
 
 
 def _published_as(row: SourceTable) -> str | None:
-    is_noted = row.publication_mark is not None or row.state is TableState.STALE
-    return row.publication_mark if is_noted else _NOT_NOTED
+    is_noted = row.published_as is not None or row.state is TableState.STALE
+    return row.published_as if is_noted else _NOT_NOTED

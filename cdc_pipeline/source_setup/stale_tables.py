@@ -42,7 +42,7 @@ class StaleMarks:
         A table that is listed again needs a new snapshot.
         """
         for row in self.registered.stored_tables():
-            if row.name not in self.registered.listed and row.publication_mark is not None:
+            if row.name not in self.registered.listed and row.published_as is not None:
                 error = TableStale(
                     f"{row.name} was taken out of pipeline.yml, and its changes are not read since",
                     table=row.name,

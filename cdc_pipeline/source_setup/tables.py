@@ -41,7 +41,7 @@ class TableRegistration:
                 self.store.tables.table(found.name).table_id,
                 source_oid=found.source_id,
                 settings=self._settings(found.name, found.key),
-                publication_mark=found.published_as,
+                published_as=found.published_as,
             )
         self._record_description(found, self._register(found), begins_again=begins_again)
 
@@ -51,7 +51,7 @@ class TableRegistration:
         Raises RegistryError for a setting that can no longer be changed.
         """
         row = self.store.tables.table(found.name)
-        if row.publication_mark is None or row.settings != self._settings(found.name, found.key):
+        if row.published_as is None or row.settings != self._settings(found.name, found.key):
             row = self._register(found)
         self._record_description(found, row, begins_again=False)
 
@@ -63,7 +63,7 @@ class TableRegistration:
                 source_oid=found.source_id,
                 settings=self._settings(found.name, found.key),
                 table_uuid=self.new_id(),
-                publication_mark=found.published_as,
+                published_as=found.published_as,
             )
         )
 

@@ -25,7 +25,7 @@ TABLES = st.builds(
     table_uuid=st.uuids(),
     name=st.builds(TableName, database=NAMES, schema=NAMES, table=NAMES),
     source_oid=COUNTS,
-    publication_mark=st.none() | TEXTS,
+    published_as=st.none() | TEXTS,
     stale=st.none() | TEXTS,
     cutoff_offset=st.none() | OFFSETS,
 )

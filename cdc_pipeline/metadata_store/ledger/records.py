@@ -45,7 +45,7 @@ class SourceTable:
     `parked_reason`: why it is parked or stale. `cutoff_*`: of the published snapshot. `schema_id`: of the newest
     registered slice file.
     `horizon`: no slice with a number above `horizon_number` holds an event older than this version.
-    `publication_mark`: how the source published the table when its changes were last known to be complete; None when
+    `published_as`: how the source published the table when its changes were last known to be complete; None when
     its changes are not read.
     `under_repair`: a repair is running or was killed; its late slice may still be registered.
     `shape`: its columns by generation, as last read from the source's catalogue. `snapshot_wanted`: the next snapshot
@@ -73,7 +73,7 @@ class SourceTable:
     settings: dict[str, Any]
     horizon: str
     horizon_number: int
-    publication_mark: str | None
+    published_as: str | None
     under_repair: bool
     shape: Any
     snapshot_wanted: bool

@@ -48,9 +48,7 @@ class StaleTables:
         with self.database.transaction("table.want_snapshot") as connection:
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(snapshot_wanted=wanted))
 
-    def begin_again(
-        self, table_id: int, *, source_oid: int, settings: Mapping[str, Any], publication_mark: str
-    ) -> None:
+    def begin_again(self, table_id: int, *, source_oid: int, settings: Mapping[str, Any], published_as: str) -> None:
         """Lets the consumer read events of a stale table again, for the coming snapshot. Idempotent.
 
         `source_oid`: the table of the source that it is now. The table stays stale until the snapshot is published.
@@ -59,10 +57,10 @@ class StaleTables:
             connection.execute(
                 update(_TABLE)
                 .where(_TABLE.c.table_id == table_id, _TABLE.c.state == TableState.STALE)
-                .values(source_oid=source_oid, settings=dict(settings), publication_mark=publication_mark)
+                .values(source_oid=source_oid, settings=dict(settings), published_as=published_as)
             )
 
-    def follow(self, table_id: int, *, source_oid: int, publication_mark: str | None, stale: str | None) -> None:
+    def follow(self, table_id: int, *, source_oid: int, published_as: str | None, stale: str | None) -> None:
         """Sets the table's state to that of a cut file that is newer than the store.
 
         `stale`: why the table is stale by now; None if the cut file does not make it stale.
@@ -70,7 +68,7 @@ class StaleTables:
         with self.database.transaction("table.follow") as connection:
             if stale is not None:
                 mark_stale(connection, [table_id], stale)
-            values = {"source_oid": source_oid, "publication_mark": publication_mark}
+            values = {"source_oid": source_oid, "published_as": published_as}
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values))
 
     def begin_stream_again(self, stream: Stream, *, position: str, reason: str) -> None:
@@ -117,7 +115,7 @@ def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, sna
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id.in_(table_ids))
-        .values(state=TableState.STALE, parked_reason=reason, publication_mark=None, snapshot_wanted=snapshot_wanted)
+        .values(state=TableState.STALE, parked_reason=reason, published_as=None, snapshot_wanted=snapshot_wanted)
     )
     abandoned = connection.scalars(
         update(_SNAPSHOT)

@@ -27,7 +27,7 @@ _TABLE, _SCHEMA = models.source_table, models.table_schema
 class NewTable:
     """A table to register. Names are unique within a stream, because several pipelines may share one store.
 
-    `settings` is JSON. `table_uuid` and `publication_mark` are stored only for a table that has none yet.
+    `settings` is JSON. `table_uuid` and `published_as` are stored only for a table that has none yet.
     """
 
     name: TableName
@@ -35,7 +35,7 @@ class NewTable:
     source_oid: int
     settings: Mapping[str, Any]
     table_uuid: UUID
-    publication_mark: str = ""
+    published_as: str = ""
 
     def name_columns(self) -> dict[str, str]:
         """The columns that name the table within the store."""
@@ -70,14 +70,14 @@ class Tables:
                     table_uuid=new.table_uuid,
                     source_oid=new.source_oid,
                     settings=settings,
-                    publication_mark=new.publication_mark,
+                    published_as=new.published_as,
                 )
                 .on_conflict_do_nothing(index_elements=[*new.name_columns()])
             )
             known = read_table(connection, _named(new.name, new.stream), str(new.name), lock=True)
             _check_same(known, new)
-            if known.publication_mark is None and known.state is not TableState.STALE:
-                known = _changed(connection, known.table_id, publication_mark=new.publication_mark)
+            if known.published_as is None and known.state is not TableState.STALE:
+                known = _changed(connection, known.table_id, published_as=new.published_as)
             if known.settings != settings:
                 known = _changed(connection, known.table_id, settings=settings)
         return known

@@ -118,7 +118,7 @@ source_table = Table(
     Column("settings", JSONB, nullable=False),
     Column("horizon", Text(collation="C"), nullable=False, server_default=text("''")),
     count("horizon_number"),
-    Column("publication_mark", Text),
+    Column("published_as", Text),
     Column("under_repair", Boolean, nullable=False, server_default=text("false")),
     Column("shape", JSONB(none_as_null=True)),
     Column("snapshot_wanted", Boolean, nullable=False, server_default=text("false")),

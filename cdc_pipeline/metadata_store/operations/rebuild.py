@@ -148,7 +148,7 @@ class EmptyLedger:
         identity = {
             "table_uuid": new.table_uuid,
             "source_oid": new.source_oid,
-            "publication_mark": new.publication_mark or None,
+            "published_as": new.published_as or None,
         }
         with self.database.transaction("ledger.rebuild") as connection:
             row = connection.execute(

@@ -50,9 +50,7 @@ def read_again(shop: Shop, mark: str, *, source_oid: int | None = None) -> None:
     """Orders become stale, and their changes are read for the coming snapshot."""
     stale, table_id = shop.store.stale_tables, shop.orders.table_id
     stale.mark(table_id, "its columns changed", snapshot_wanted=True)
-    stale.begin_again(
-        table_id, source_oid=source_oid or shop.orders.source_oid, settings=SETTINGS, publication_mark=mark
-    )
+    stale.begin_again(table_id, source_oid=source_oid or shop.orders.source_oid, settings=SETTINGS, published_as=mark)
 
 
 def test_a_table_whose_snapshot_was_published_since_the_cut_stays_live(store_url: str, tmp_path: Path) -> None:
@@ -64,10 +62,10 @@ def test_a_table_whose_snapshot_was_published_since_the_cut_stays_live(store_url
         decide(chain, shop, cut_of(shop, 1))
         publish(shop, 2, snapshot_id="second", lake_version=2)
         before = orders_of(shop)
-        assert (before.state, before.publication_mark) == (TableState.LIVE, "new")
+        assert (before.state, before.published_as) == (TableState.LIVE, "new")
         assert chain.catch_up() == 1
         after = orders_of(shop)
-        assert (after.state, after.publication_mark, after.halted_at) == (TableState.LIVE, "new", None)
+        assert (after.state, after.published_as, after.halted_at) == (TableState.LIVE, "new", None)
 
 
 def test_a_table_that_was_made_anew_since_the_cut_keeps_its_new_identity(store_url: str, tmp_path: Path) -> None:
@@ -80,7 +78,7 @@ def test_a_table_that_was_made_anew_since_the_cut_keeps_its_new_identity(store_u
         publish(shop, 2, snapshot_id="second", lake_version=2)
         assert chain.catch_up() == 1
         after = orders_of(shop)
-        assert (after.state, after.source_oid, after.publication_mark) == (TableState.LIVE, 17_000, "new")
+        assert (after.state, after.source_oid, after.published_as) == (TableState.LIVE, 17_000, "new")
 
 
 def test_a_table_that_became_stale_since_the_cut_is_not_read_again(store_url: str, tmp_path: Path) -> None:
@@ -92,7 +90,7 @@ def test_a_table_that_became_stale_since_the_cut_is_not_read_again(store_url: st
         shop.store.stale_tables.mark(shop.orders.table_id, "its records are deleted")
         assert chain.catch_up() == 1
         after = orders_of(shop)
-        assert (after.state, after.publication_mark) == (TableState.STALE, None)
+        assert (after.state, after.published_as) == (TableState.STALE, None)
         assert after.parked_reason == "its records are deleted"
 
 
@@ -108,14 +106,14 @@ def test_a_store_that_is_older_than_the_cut_learns_that_the_table_is_stale(store
         with shop.engine.begin() as connection:
             connection.execute(
                 text(
-                    "UPDATE cdc.source_table SET state = :state, parked_reason = NULL, publication_mark = :mark,"
+                    "UPDATE cdc.source_table SET state = :state, parked_reason = NULL, published_as = :mark,"
                     " cutoff_offset = NULL, halted_at = NULL WHERE table_id = :table"
                 ),
-                {"state": TableState.REGISTERED, "mark": older.publication_mark, "table": older.table_id},
+                {"state": TableState.REGISTERED, "mark": older.published_as, "table": older.table_id},
             )
         assert chain.catch_up() == 1
         after = orders_of(shop)
-        assert (after.state, after.publication_mark) == (TableState.STALE, "new")
+        assert (after.state, after.published_as) == (TableState.STALE, "new")
         assert after.parked_reason == "its columns changed"
 
 

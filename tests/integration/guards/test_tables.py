@@ -185,7 +185,7 @@ def test_a_snapshot_under_way_is_abandoned_when_its_table_is_made_again(world: W
         table_id = pipeline.store.tables.table(name_of(world, "orders")).table_id
         pipeline.store.stale_tables.mark(table_id, "damaged")
         pipeline.source_setup().set_up(begin_again=[name_of(world, "orders")])
-        assert pipeline.store.tables.table_by_id(table_id).publication_mark is not None
+        assert pipeline.store.tables.table_by_id(table_id).published_as is not None
         pipeline.store.stale_tables.mark(table_id, "damaged again")
-        assert pipeline.store.tables.table_by_id(table_id).publication_mark is None
+        assert pipeline.store.tables.table_by_id(table_id).published_as is None
         assert pipeline.store.snapshots.active_snapshot(table_id) is None

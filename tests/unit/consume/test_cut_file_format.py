@@ -20,7 +20,7 @@ ORDERS = TableIdentity(
     table_uuid=UUID(int=1),
     name=TableName(database="shop", schema="public", table="orders"),
     source_oid=16400,
-    publication_mark="all",
+    published_as="all",
     cutoff_offset="0000000000000100",
 )
 CUSTOMERS = TableIdentity(

@@ -58,7 +58,7 @@ def ask_for_a_snapshot(shop: Shop) -> None:
 def begin_again(shop: Shop) -> None:
     """The consumer reads the table again, for a snapshot that is still to come."""
     mark_stale(shop)
-    shop.store.stale_tables.begin_again(shop.orders.table_id, source_oid=7, settings={}, publication_mark="m")
+    shop.store.stale_tables.begin_again(shop.orders.table_id, source_oid=7, settings={}, published_as="m")
 
 
 def take_the_new_snapshot(shop: Shop) -> None:
@@ -225,7 +225,7 @@ def test_a_table_that_comes_back_behind_cuts_without_it_is_stale(shop: Shop) -> 
     remove(shop)
     the_stream_goes_on(shop, reads_orders=True)
     row = shop.store.tables.table(shop.orders.name)
-    assert (row.state, row.halted_at, row.publication_mark) == ("stale", encode_position(AT), None)
+    assert (row.state, row.halted_at, row.published_as) == ("stale", encode_position(AT), None)
     assert row.parked_reason == (
         f"its changes from {encode_position(AT)} to {encode_position(AT + 2)} were not read:"
         " the stream continued without it; run cdc snapshot on it"
