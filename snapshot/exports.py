@@ -151,7 +151,7 @@ class SnapshotRows:
         """
         if row.state is TableState.STALE:
             remedy = "" if cutoff.row_version else "; run cdc snapshot without --from"
-            return f"the stream has a gap: {row.parked_reason}{remedy}"
+            return f"the stream has a gap: {row.state_reason}{remedy}"
         if cutoff.row_version:
             return self._deleted_slices(row, 0) or self._incomparable(row, cutoff)
         published = row.cutoff_offset or ""

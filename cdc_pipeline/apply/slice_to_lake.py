@@ -246,7 +246,7 @@ class SliceWorker:
 
 def _refuse_stale(row: SourceTable) -> None:
     if row.state is TableState.STALE:
-        raise TableStale(row.parked_reason or "", table=str(row.name), remedy="nothing is applied until then")
+        raise TableStale(row.state_reason or "", table=str(row.name), remedy="nothing is applied until then")
 
 
 def _log_applied(table: TableName, claim: Claim, outcome: UpsertOutcome) -> None:

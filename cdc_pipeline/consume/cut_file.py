@@ -45,7 +45,7 @@ class TableIdentity:
             name=row.name,
             source_oid=row.source_oid,
             published_as=row.published_as,
-            stale=row.parked_reason or "" if row.state is TableState.STALE else None,
+            stale=row.state_reason or "" if row.state is TableState.STALE else None,
             cutoff_offset=row.cutoff_offset,
             horizon=row.horizon,
         )

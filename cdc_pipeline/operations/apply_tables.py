@@ -171,7 +171,7 @@ class SliceRuns:
         if row is None:
             return {"table": str(table), "ended": "the table is not registered yet: run cdc setup-source"}
         if row.snapshot_wanted:
-            return {"table": str(table), "ended": f"a new snapshot of it follows: {row.parked_reason}"}
+            return {"table": str(table), "ended": f"a new snapshot of it follows: {row.state_reason}"}
         (result,) = self.apply([table], by_hand=by_hand)
         if result.error is not None and not isinstance(result.error, (LeaseBusy, TablePauses)):
             raise result.error

@@ -101,7 +101,7 @@ def known_table(store: MetadataStore, row: SourceTable) -> KnownTable:
         source_id=row.source_oid,
         key=tuple(row.settings.get("id", ())),
         published_as=_published_as(row),
-        reason=row.parked_reason or "",
+        reason=row.state_reason or "",
         description=tuple(row.shape or ()),
         schema=None if row.schema_id is None else store.tables.schema(row.table_id, row.schema_id),
         horizon=row.horizon,

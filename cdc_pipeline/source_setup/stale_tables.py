@@ -30,7 +30,7 @@ class StaleMarks:
         for name, error in survey.stale.items():
             wanted = name in survey.mendable and name in self.followed
             row = self.store.tables.table(name)
-            is_known = known[name].published_as is None and str(error).startswith(row.parked_reason or "")
+            is_known = known[name].published_as is None and str(error).startswith(row.state_reason or "")
             if not is_known:
                 self._mark(row, error, snapshot_wanted=wanted)
             elif row.snapshot_wanted != wanted:

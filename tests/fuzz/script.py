@@ -234,7 +234,7 @@ def settle(shop: Shop) -> None:
             except CdcError as error:
                 errors.append(str(error))
                 shop.bury_the_dead()
-        waiting = shop.world.store_query("SELECT table_name, parked_reason FROM cdc.source_table WHERE state <> 'live'")
+        waiting = shop.world.store_query("SELECT table_name, state_reason FROM cdc.source_table WHERE state <> 'live'")
         if any("run cdc rebuild" in error for error in errors):
             rebuild(shop)
         errors = [error for error in errors if not shop.may_stand(error)]

@@ -131,7 +131,7 @@ def test_a_list_that_is_set_back_before_its_snapshot_stops_no_other_table(world:
     with world.process() as pipeline:
         consume(pipeline)
         pipeline.slice_worker().slice_to_lake(visits.table)
-        assert "exclude_columns of" in (pipeline.store.tables.table(people.table).parked_reason or "")
+        assert "exclude_columns of" in (pipeline.store.tables.table(people.table).state_reason or "")
         assert {row["place"] for row in in_lake(world)[1]} == {"here", "there"}
         pipeline.source_setup().set_up(begin_again=[people.table])
         take_snapshot(pipeline, [people.table])
@@ -148,7 +148,7 @@ def test_a_new_snapshot_asks_for_a_list_without_a_column_that_was_dropped(world:
     with world.process() as pipeline:
         consume(pipeline)
         found = pipeline.store.tables.table(people)
-    assert "names 'ssn', which is not in the table" in (found.parked_reason or "")
+    assert "names 'ssn', which is not in the table" in (found.state_reason or "")
     assert not found.snapshot_wanted
 
 

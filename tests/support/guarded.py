@@ -82,5 +82,5 @@ def in_source(world: World, table: str) -> list[dict[str, Any]]:
 def states(world: World) -> dict[str, tuple[str, str | None]]:
     return {
         table: (state, reason)
-        for table, state, reason in world.store_query("SELECT table_name, state, parked_reason FROM cdc.source_table")
+        for table, state, reason in world.store_query("SELECT table_name, state, state_reason FROM cdc.source_table")
     }

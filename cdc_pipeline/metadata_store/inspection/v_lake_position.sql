@@ -20,7 +20,7 @@ SELECT source.table_id,
               AND NOT (part.last_position ? 'ended') AND part.last_position ->> 'partition' IS NULL),
            shared.held_back,
            CASE WHEN source.state = 'stale' OR source.snapshot_wanted
-                THEN coalesce(source.parked_reason, 'it asks for a new snapshot')
+                THEN coalesce(source.state_reason, 'it asks for a new snapshot')
                 WHEN source.state = 'snapshotting' THEN 'its first snapshot is being taken'
                 WHEN source.cutoff_offset IS NULL THEN 'it has no snapshot yet' END,
            CASE WHEN source.state = 'stale' AND EXISTS (
@@ -33,7 +33,7 @@ SELECT source.table_id,
                        || to_char(failing.failing_since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || 'Z: '
                        || failing.error
                 FROM cdc.failing_table AS failing WHERE failing.table_id = source.table_id),
-               CASE WHEN source.state = 'parked' THEN source.parked_reason END) END,
+               CASE WHEN source.state = 'parked' THEN source.state_reason END) END,
            CASE WHEN source.state <> 'stale' AND last.position > followed.position
                 THEN 'it is not read any more: the stream goes on without it' END,
            CASE WHEN withheld.since_position IS NOT NULL

@@ -1,4 +1,5 @@
 -- One row per source table: how far the lake is, how many slices wait, and who works on the table.
+-- `reason`: what keeps its position from rising. `state_reason`: why it is parked or stale.
 CREATE VIEW cdc.v_table_lag AS
 SELECT position.table_id,
        position.source_table,
@@ -16,7 +17,7 @@ SELECT position.table_id,
        last_claim.seconds AS last_claim_seconds,
        last_claim.error AS last_claim_error,
        lease.owner AS lease_owner,
-       source.parked_reason,
+       source.state_reason,
        quarantined.events AS events_quarantined,
        failing.failures,
        failing.failing_since,

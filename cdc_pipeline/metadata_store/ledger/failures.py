@@ -96,7 +96,7 @@ class Failures:
                     .where(
                         _TABLE.c.table_id == lease.table_id, _TABLE.c.state.in_((TableState.LIVE, TableState.PARKED))
                     )
-                    .values(state=TableState.PARKED, parked_reason=error)
+                    .values(state=TableState.PARKED, state_reason=error)
                 )
         return pause
 
@@ -126,7 +126,7 @@ def clear_failures(connection: Connection, table_id: int) -> None:
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == table_id, _TABLE.c.state == TableState.PARKED)
-        .values(state=TableState.LIVE, parked_reason=None)
+        .values(state=TableState.LIVE, state_reason=None)
     )
 
 

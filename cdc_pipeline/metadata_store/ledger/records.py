@@ -42,7 +42,7 @@ class Assignment:
 class SourceTable:
     """A table of the source, as registered.
 
-    `parked_reason`: why it is parked or stale. `cutoff_*`: of the published snapshot. `schema_id`: of the newest
+    `state_reason`: why it is parked or stale. `cutoff_*`: of the published snapshot. `schema_id`: of the newest
     registered slice file.
     `horizon`: no slice with a number above `horizon_number` holds an event older than this version.
     `published_as`: how the source published the table when its changes were last known to be complete; None when
@@ -64,7 +64,7 @@ class SourceTable:
     table_name: str
     source_oid: int
     state: TableState
-    parked_reason: str | None
+    state_reason: str | None
     next_slice_number: int
     cutoff_offset: str | None
     cutoff_version: str | None

@@ -115,7 +115,7 @@ def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, sna
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id.in_(table_ids))
-        .values(state=TableState.STALE, parked_reason=reason, published_as=None, snapshot_wanted=snapshot_wanted)
+        .values(state=TableState.STALE, state_reason=reason, published_as=None, snapshot_wanted=snapshot_wanted)
     )
     abandoned = connection.scalars(
         update(_SNAPSHOT)

@@ -109,7 +109,7 @@ source_table = Table(
     Column("table_name", Text, nullable=False),
     Column("source_oid", BigInteger, nullable=False),
     Column("state", State(TableState), nullable=False, server_default=TableState.REGISTERED),
-    Column("parked_reason", Text),
+    Column("state_reason", Text),
     Column("next_slice_number", BigInteger, nullable=False, server_default=text("1")),
     offset("cutoff_offset", nullable=True),
     offset("cutoff_version", nullable=True),

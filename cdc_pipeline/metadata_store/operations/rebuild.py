@@ -51,7 +51,7 @@ _EMPTY = (
     """,
     """
     UPDATE cdc.source_table
-    SET next_slice_number = 1, horizon = '', horizon_number = 0, state = 'registered', parked_reason = NULL,
+    SET next_slice_number = 1, horizon = '', horizon_number = 0, state = 'registered', state_reason = NULL,
         cutoff_offset = NULL, cutoff_version = NULL, cutoff_time = NULL, halted_at = NULL, followed_at = NULL,
         forgotten_through = 0, cleaned_through = 0
     WHERE stream = :stream

@@ -98,7 +98,7 @@ class RebuildFromLake:
         """Marks the table as stale; only a new snapshot helps."""
         with self.database.transaction("ledger.rebuild") as connection:
             halt(connection, _TABLE.c.table_id == table_id)
-            values = {"state": TableState.STALE, "parked_reason": reason}
+            values = {"state": TableState.STALE, "state_reason": reason}
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values))
 
     def apply_through(self, table_id: int, fence_number: int) -> int:

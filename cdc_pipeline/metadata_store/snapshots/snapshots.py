@@ -174,7 +174,7 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
         .where(_TABLE.c.table_id == snapshot.table_id)
         .values(
             state=TableState.LIVE,
-            parked_reason=None,
+            state_reason=None,
             snapshot_wanted=False,
             cutoff_offset=snapshot.cutoff_offset,
             cutoff_version=snapshot.cutoff_version,

@@ -88,8 +88,8 @@ def test_a_dropped_publication_is_named_by_every_verb_with_the_command_that_work
     for words in (("setup-source",), ("consume", "--until-idle"), ("verify",), ("apply", "--until-idle")):
         assert "Traceback" not in cdc.run(*words).errors
     status = cdc.run("status", "--json").rows[0]
-    assert (status["state"], "is not in the publication" in status["parked_reason"]) == ("stale", True)
-    assert f"run cdc snapshot {cdc.name}.public.orders" in status["parked_reason"]
+    assert (status["state"], "is not in the publication" in status["state_reason"]) == ("stale", True)
+    assert f"run cdc snapshot {cdc.name}.public.orders" in status["state_reason"]
     assert "CREATE PUBLICATION" in cdc.run("setup-source", "--print-sql").output
 
 

@@ -91,7 +91,7 @@ def test_a_table_that_became_stale_since_the_cut_is_not_read_again(store_url: st
         assert chain.catch_up() == 1
         after = orders_of(shop)
         assert (after.state, after.published_as) == (TableState.STALE, None)
-        assert after.parked_reason == "its records are deleted"
+        assert after.state_reason == "its records are deleted"
 
 
 def test_a_store_that_is_older_than_the_cut_learns_that_the_table_is_stale(store_url: str, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_store_that_is_older_than_the_cut_learns_that_the_table_is_stale(store
         with shop.engine.begin() as connection:
             connection.execute(
                 text(
-                    "UPDATE cdc.source_table SET state = :state, parked_reason = NULL, published_as = :mark,"
+                    "UPDATE cdc.source_table SET state = :state, state_reason = NULL, published_as = :mark,"
                     " cutoff_offset = NULL, halted_at = NULL WHERE table_id = :table"
                 ),
                 {"state": TableState.REGISTERED, "mark": older.published_as, "table": older.table_id},
@@ -114,7 +114,7 @@ def test_a_store_that_is_older_than_the_cut_learns_that_the_table_is_stale(store
         assert chain.catch_up() == 1
         after = orders_of(shop)
         assert (after.state, after.published_as) == (TableState.STALE, "new")
-        assert after.parked_reason == "its columns changed"
+        assert after.state_reason == "its columns changed"
 
 
 def test_a_consumer_of_a_table_that_is_removed_opens_the_stream_again(store_url: str, tmp_path: Path) -> None:

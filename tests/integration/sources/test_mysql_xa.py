@@ -110,7 +110,7 @@ def test_a_commit_behind_the_snapshot_makes_the_tables_stale_that_it_changes(
         assert read_copy(pipeline, shop.name("orders"))[0].column("id").to_pylist() == [2][: int(is_cut_between)]
         xa.commit()
         assert stale(pipeline, shop) == ["orders"]
-        reason = pipeline.store.tables.table(shop.name("orders")).parked_reason
+        reason = pipeline.store.tables.table(shop.name("orders")).state_reason
         assert "XA transaction that was prepared earlier" in str(reason)
 
 

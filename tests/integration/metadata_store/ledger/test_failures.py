@@ -37,7 +37,7 @@ def fail(shop: Shop, lease: Lease, *, is_outage: bool = False) -> FailingTable:
 
 def state(shop: Shop) -> tuple[TableState, str | None]:
     row = shop.store.tables.table(shop.orders.name)
-    return row.state, row.parked_reason
+    return row.state, row.state_reason
 
 
 def an_hour_passes(shop: Shop) -> None:

@@ -226,7 +226,7 @@ def test_a_table_that_comes_back_behind_cuts_without_it_is_stale(shop: Shop) -> 
     the_stream_goes_on(shop, reads_orders=True)
     row = shop.store.tables.table(shop.orders.name)
     assert (row.state, row.halted_at, row.published_as) == ("stale", encode_position(AT), None)
-    assert row.parked_reason == (
+    assert row.state_reason == (
         f"its changes from {encode_position(AT)} to {encode_position(AT + 2)} were not read:"
         " the stream continued without it; run cdc snapshot on it"
     )

@@ -9,7 +9,7 @@ from alembic import op
 from cdc_pipeline.metadata_store.models import metadata
 from cdc_pipeline.metadata_store.models.columns import OFFSET_RANGE
 
-revision = "0025"
+revision = "0026"
 down_revision = None
 branch_labels = None
 depends_on = None
