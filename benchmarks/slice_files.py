@@ -49,7 +49,7 @@ class MadeSlice:
 
 @dataclass(kw_only=True)
 class SliceMaker:
-    """Puts slices into the object store and numbers them, as consumer and registry do. `rows`: those of the table.
+    """Puts slices into the object store and numbers them, as the consumer does. `rows`: those of the table.
 
     hot: the last ids, twice as many as changes; zipf: exponent 1, scattered over all ids; uniform: all ids alike.
     """

@@ -22,7 +22,7 @@ CdcError
 ├── NoWorker                no resident worker takes slice requests
 ├── TablePauses             the table failed and its next try is later; not a failure
 ├── SliceDamaged            a slice file differs from the one that was registered
-├── FenceMismatch           lake and registry disagree about what was applied
+├── FenceMismatch           lake and metadata store disagree about what was applied
 ├── LakeError               the lake refused a call, or its answer was lost
 │   └── LakeAway            the lake does not answer; the same call is safe to repeat
 ├── SnapshotError           a snapshot cannot continue

@@ -1,4 +1,4 @@
-"""Change events of one table -> the immutable Parquet bytes of a slice file, and what the registry stores about it."""
+"""Change events of one table -> the immutable Parquet bytes of a slice file, and what the metadata store has of it."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -86,7 +86,7 @@ def next_move(view: View) -> Move:
         return Wait(reason="the table has no published snapshot yet")
     if fence is None:
         raise FenceMismatch(
-            f"the lake has no table, and the registry knows its snapshot {view.published_snapshot} as published",
+            f"the lake has no table, the metadata store has its snapshot {view.published_snapshot} as published",
             expected="the Delta log that was written then",
             remedy="bring the table's folder back, or run cdc snapshot on the table: it fills a new one",
         )
@@ -94,7 +94,7 @@ def next_move(view: View) -> Move:
     behind = _catching_up(fence, view)
     if behind is not None:
         return behind
-    _check_registry(fence, view.behind_fence)
+    _check_behind(fence, view.behind_fence)
     if claim is not None:
         return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
     if not view.behind_fence:
@@ -122,7 +122,8 @@ def _check_fence(fence: Fence, view: View) -> None:
     if fence.snapshot_id is not None and fence.snapshot_id != view.published_snapshot:
         is_active = fence.snapshot_id == view.active_snapshot
         raise FenceMismatch(
-            f"the lake was published from snapshot {fence.snapshot_id}, the registry knows {view.published_snapshot}",
+            f"the lake was published from snapshot {fence.snapshot_id},"
+            f" the metadata store has {view.published_snapshot}",
             expected="one and the same snapshot",
             remedy="run cdc snapshot on the table: it completes this snapshot" if is_active else REMEDY,
         )
@@ -131,7 +132,8 @@ def _check_fence(fence: Fence, view: View) -> None:
         if row is None or row.slice_id != slice_id or row.sha256 != sha256:
             registered = "no slice" if row is None else f"slice {row.slice_id} (SHA-256 {row.sha256})"
             raise FenceMismatch(
-                f"number {number} is slice {slice_id} (SHA-256 {sha256}) in the lake, {registered} in the registry",
+                f"number {number} is slice {slice_id} (SHA-256 {sha256}) in the lake,"
+                f" {registered} in the metadata store",
                 expected="the same slice under the same number",
                 remedy=REMEDY,
             )
@@ -194,7 +196,7 @@ def check_ledger(ledger: LakeLedger, slices: Sequence[RegisteredSlice]) -> None:
             lake = f"slice {found.slice_id} (SHA-256 {found.sha256})" if found else "no slice"
             raise FenceMismatch(
                 f"number {row.number} is {lake} in the lake's log,"
-                f" slice {row.slice_id} (SHA-256 {row.sha256}) in the registry",
+                f" slice {row.slice_id} (SHA-256 {row.sha256}) in the metadata store",
                 expected="the same slice under the same number",
                 remedy=REMEDY,
             )
@@ -203,17 +205,18 @@ def check_ledger(ledger: LakeLedger, slices: Sequence[RegisteredSlice]) -> None:
         position = positions.get(claim.last_number, claim.position)
         if claim.position is not None and position != claim.position:
             raise FenceMismatch(
-                f"slice {claim.last_number} ends at {claim.position} in the lake's log, at {position} in the registry",
+                f"slice {claim.last_number} ends at {claim.position} in the lake's log,"
+                f" at {position} in the metadata store",
                 expected="the same boundary",
                 remedy=REMEDY,
             )
 
 
-def _check_registry(fence: Fence, behind_fence: Sequence[RegisteredSlice]) -> None:
+def _check_behind(fence: Fence, behind_fence: Sequence[RegisteredSlice]) -> None:
     for row in behind_fence:
         if row.state is not SliceState.REGISTERED:
             raise FenceMismatch(
-                f"the registry says that slice {row.number} is {row.state}, but the lake ends at {fence.number}",
+                f"the metadata store says that slice {row.number} is {row.state}, but the lake ends at {fence.number}",
                 expected="a lake that holds every applied slice",
                 remedy="the lake was set back: run cdc rebuild, and its slices are applied again",
             )

@@ -86,7 +86,7 @@ def prove_applied(commit: Commit | None, work: ClaimWork) -> None:
         raise FenceMismatch(
             f"the lake's log records slice {work.last_number}, but not with the slices of claim {work.claim_id}"
             f" (differing numbers: {differing or 'unknown, the log was cleaned'})",
-            expected="the same slice ids and hashes in the lake and in the registry",
+            expected="the same slice ids and hashes in the lake and in the metadata store",
             remedy="the metadata store may be an older one: do not apply, run cdc rebuild",
         )
 

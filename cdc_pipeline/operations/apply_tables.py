@@ -16,7 +16,7 @@ from cdc_pipeline.lake.ledger_values import PublishedTable
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Lake, LakePublication, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
-from cdc_pipeline.metadata_store.snapshots import snapshots as registry
+from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot, SnapshotPublication
 from cdc_pipeline.metadata_store.states import SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName, TableSchema, encode_position
@@ -90,14 +90,14 @@ class EmptyLakes:
                     table=self._description(row, new, lake_table.schema),
                 )
                 version = self.lake.publish(lake_table, publication)
-                published = registry.SnapshotPublication(
+                published = SnapshotPublication(
                     fence_number=NOTHING_APPLIED, lake_version=version, rows=0, files=0, bytes=0
                 )
                 snapshots.publish_snapshot(held[0], new.snapshot_id, published)
         return True
 
-    def _snapshot(self, row: SourceTable, schema_id: str) -> registry.NewSnapshot:
-        return registry.NewSnapshot(
+    def _snapshot(self, row: SourceTable, schema_id: str) -> NewSnapshot:
+        return NewSnapshot(
             snapshot_id=f"empty-{row.table_uuid.hex}",
             table_id=row.table_id,
             cutoff_offset=encode_position(0),
@@ -106,7 +106,7 @@ class EmptyLakes:
             schema_id=schema_id,
         )
 
-    def _description(self, row: SourceTable, snapshot: registry.NewSnapshot, schema: TableSchema) -> PublishedTable:
+    def _description(self, row: SourceTable, snapshot: NewSnapshot, schema: TableSchema) -> PublishedTable:
         """Returns what `cdc rebuild` reads if only the lake is left."""
         return PublishedTable(
             table_uuid=row.table_uuid,

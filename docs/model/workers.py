@@ -75,7 +75,7 @@ class Workers:
         fenced = store.cuts[latest.first - 1 : latest.last]
         claim_first, claim_last = store.claim
         if rules.has(Guard.FENCE_IDS) and fenced != latest.cuts:
-            yield f"{latest.cuts} in the lake is {fenced} in the registry", Worker("alarm", who.epoch), world
+            yield f"{latest.cuts} in the lake is {fenced} in the metadata store", Worker("alarm", who.epoch), world
         elif (
             0 < self._closing(world) <= number or _marks(latest.first, latest.last) & store.all_applied & ~store.applied
         ):

@@ -166,10 +166,10 @@ class Rules:
             return f"the lake holds the events {list(held)}"
         for number, cut in () if self.only_silent else recorded(world.lake):
             if number <= len(store.cuts) and store.cuts[number - 1] != cut:
-                return f"number {number} is {store.cuts[number - 1]} in the registry and {cut} in the lake"
+                return f"number {number} is {store.cuts[number - 1]} in the metadata store and {cut} in the lake"
         for place, cut in enumerate(store.cuts):
             if place and store.cuts[place - 1].end != cut.start:
-                return f"the registry has {cut} behind {store.cuts[place - 1]}"
+                return f"the metadata store has {cut} behind {store.cuts[place - 1]}"
             if store.applied >> place & 1 and cut.end > len(held):
                 return f"number {place + 1} is marked as applied, the lake ends before event {len(held)}"
         kept = self.end if self.only_silent else store.offset
@@ -180,7 +180,7 @@ class Rules:
         )
 
     def is_good_end(self, world: World) -> bool:
-        """The lake holds the log, once, and the registry says so."""
+        """The lake holds the log, once, and the metadata store says so."""
         store = world.store
         is_whole = store.offset == self.end == len(events(world.lake))
         return self.only_silent or (is_whole and store.claim == NO_CLAIM and store.applied == store.all_applied)

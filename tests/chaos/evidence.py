@@ -91,7 +91,7 @@ def opened(pipeline: Pipeline, name: TableName, version: int | None = None) -> D
     return DeltaTable(pipeline.objects.delta_url(lake_key(name)), version=version, storage_options=options)
 
 
-def check_registry(bank: Bank) -> None:
+def check_store(bank: Bank) -> None:
     """Numbers have no gap, ranges do not overlap, and everything with rows is marked as applied.
 
     Labels never step back, and whoever had applied slices under an older lease was done before the next one began.

@@ -13,7 +13,7 @@ from cdc_pipeline.settings import ObjectStoreSettings
 from tests.chaos.airflow_faults import AIRFLOW, RESIDENT_WORKERS, RUNS, with_airflow
 from tests.chaos.bank import Bank, burning_bank, with_own_workers
 from tests.chaos.clocks import CLOCKS, with_jumping_clocks, without_leftovers
-from tests.chaos.evidence import check_boundaries, check_registry, check_rows, wait_until_applied
+from tests.chaos.evidence import check_boundaries, check_rows, check_store, wait_until_applied
 from tests.chaos.faults import BESIDE_CONSUMER, BESIDE_WORKERS, OWN_WORKERS, RIVAL, SERVERS, TERMINATED
 from tests.chaos.fire import Fire, Made, Schedule, recoveries, summary, writers
 from tests.chaos.impatient_airflow import OPEN_REQUESTS, running_tasks
@@ -135,7 +135,7 @@ def burn_down(
         wait_for(lambda: not query(bank.store_url, OPEN_REQUESTS), "every slice run to end")
         with (outcome or bank).pipeline() as pipeline:
             rows = check_rows(bank, pipeline)
-            check_registry(bank)
+            check_store(bank)
             boundaries = check_boundaries(pipeline)
         assert "Traceback" not in bank.log("consumer")
     words = (

@@ -27,7 +27,7 @@ def check(world: World) -> None:
             assert lake_rows(pipeline, table) == source_rows(world, table)
             forgotten = pipeline.store.tables.table(table.name).forgotten_through
             slices = registered_slices(pipeline, table)
-            check_registry([row for row in slices if row.number > forgotten], after=forgotten)
+            check_store([row for row in slices if row.number > forgotten], after=forgotten)
             check_ledger(world, pipeline, table, slices, after=forgotten)
     check_nothing_is_left(world)
 
@@ -66,7 +66,7 @@ def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[RegisteredS
     return pipeline.store.slices.slices(pipeline.store.tables.table(table.name).table_id, 1, EVERYTHING)
 
 
-def check_registry(slices: Sequence[RegisteredSlice], *, after: int = 0) -> None:
+def check_store(slices: Sequence[RegisteredSlice], *, after: int = 0) -> None:
     """Numbers have no gap, ranges do not overlap, and everything with rows is in the lake."""
     assert [row.number for row in slices] == list(range(after + 1, after + len(slices) + 1))
     for number in {row.stream_partition for row in slices}:

@@ -75,7 +75,7 @@ def test_a_store_that_lost_applied_slices_catches_up_by_itself(world: World, pos
         before = lake_versions(world)
         with older.process() as pipeline:
             for table in lake_tables(pipeline):
-                with pytest.raises(FenceMismatch, match=r"no slice in the registry.*cdc rebuild"):
+                with pytest.raises(FenceMismatch, match=r"no slice in the metadata store.*cdc rebuild"):
                     pipeline.slice_worker().slice_to_lake(table.name)
             consume(pipeline)
             apply_all(pipeline)

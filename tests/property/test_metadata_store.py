@@ -282,7 +282,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.watermark = boundary.commit_time
 
 
-def test_any_history_of_consumers_and_workers_keeps_the_registry_whole(store_url: str) -> None:
+def test_any_history_of_consumers_and_workers_keeps_the_metadata_store_whole(store_url: str) -> None:
     runs = count()
     with opened_store(store_url) as (_, store):
 

@@ -172,7 +172,7 @@ def test_a_full_slice_is_cut_and_nothing_is_lost_by_it(history: History, data: s
 
 
 @given(histories(), st.data())
-def test_a_new_owner_goes_on_where_the_registry_stands(history: History, data: st.DataObject) -> None:
+def test_a_new_owner_goes_on_where_the_metadata_store_stands(history: History, data: st.DataObject) -> None:
     """The stream is served again from an earlier place on; what was registered is not cut again."""
     whole = closed(history)
     cuts = cut_up(new_cutter(), batches(data, whole))

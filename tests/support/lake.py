@@ -117,7 +117,7 @@ def _slice_row(schema: TableSchema, each: Event) -> dict[str, object]:
 
 @dataclass
 class Feed:
-    """Puts slices into the object store and numbers them, as consumer and registry do."""
+    """Puts slices into the object store and numbers them, as consumer and metadata store do."""
 
     store: ObjectStore
     table: LakeTable

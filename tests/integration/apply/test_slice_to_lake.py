@@ -95,7 +95,7 @@ def test_a_table_without_a_published_snapshot_is_left_alone(work: Work) -> None:
     assert ended == "the table has no published snapshot yet"
 
 
-def test_the_registry_says_up_to_which_position_the_lake_is(work: Work) -> None:
+def test_the_metadata_store_says_up_to_which_position_the_lake_is(work: Work) -> None:
     work.cut(1)
     work.cut(0)
     work.worker().slice_to_lake(work.table.name)

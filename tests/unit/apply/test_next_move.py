@@ -1,4 +1,4 @@
-"""What a worker does next, for every story that lake and registry can tell together."""
+"""What a worker does next, for every story that lake and metadata store can tell together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -134,7 +134,7 @@ def test_a_dead_workers_claim_is_resumed_with_the_very_same_bounds() -> None:
         view(fence(2), BEHIND, fenced=applied(2), open_claim=claim(2, 4)),
     ],
 )
-def test_what_the_lake_has_and_the_registry_does_not_know_is_only_marked(state: View) -> None:
+def test_what_the_lake_has_and_the_metadata_store_does_not_know_is_only_marked(state: View) -> None:
     assert next_move(state) == MarkApplied(through=2, lake_version=40)
 
 
@@ -146,7 +146,7 @@ def test_what_the_lake_has_and_the_registry_does_not_know_is_only_marked(state: 
         {2: replace(slice_row(2), sha256="another")},
     ],
 )
-def test_a_lake_that_names_a_slice_which_the_registry_does_not_have_is_an_alarm(
+def test_a_lake_that_names_a_slice_which_the_metadata_store_does_not_have_is_an_alarm(
     fenced: dict[int, RegisteredSlice],
 ) -> None:
     with pytest.raises(FenceMismatch, match=r"number 2 is slice slice-2 .* in the lake") as caught:
@@ -160,8 +160,8 @@ def test_an_older_slice_of_the_claim_that_differs_is_an_alarm_too() -> None:
         next_move(view(fence(1, 2), fenced=fenced))
 
 
-def test_another_snapshot_in_the_lake_than_in_the_registry_is_an_alarm() -> None:
-    with pytest.raises(FenceMismatch, match="published from snapshot second, the registry knows first"):
+def test_another_snapshot_in_the_lake_than_in_the_metadata_store_is_an_alarm() -> None:
+    with pytest.raises(FenceMismatch, match="published from snapshot second, the metadata store has first"):
         next_move(view(fence(at=2, snapshot_id="second"), BEHIND))
 
 
@@ -172,7 +172,7 @@ def test_a_snapshot_in_the_lake_that_is_still_active_is_completed_by_its_next_ru
 
 
 @pytest.mark.parametrize("state", [SliceState.APPLIED, SliceState.SUPERSEDED])
-def test_a_registry_that_is_ahead_of_the_lake_is_an_alarm(state: SliceState) -> None:
+def test_a_metadata_store_that_is_ahead_of_the_lake_is_an_alarm(state: SliceState) -> None:
     with pytest.raises(FenceMismatch, match=f"slice 3 is {state}, but the lake ends at 2"):
         next_move(view(fence(at=2), [slice_row(3, state=state), slice_row(4)]))
 
@@ -249,5 +249,5 @@ def test_slices_are_marked_when_the_log_names_each_of_them_or_was_cleaned_before
     ],
 )
 def test_a_slice_that_the_log_tells_otherwise_is_never_marked(found: LakeLedger, row: RegisteredSlice) -> None:
-    with pytest.raises(FenceMismatch, match=r"in the lake's log.*in the registry.*cdc rebuild"):
+    with pytest.raises(FenceMismatch, match=r"in the lake's log.*in the metadata store.*cdc rebuild"):
         check_ledger(found, [row])

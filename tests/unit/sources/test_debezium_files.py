@@ -13,7 +13,7 @@ MUCH = 1 << 20
 
 
 class Begun:
-    """What a registry remembers of one stream partition."""
+    """What a metadata store remembers of one stream partition."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}

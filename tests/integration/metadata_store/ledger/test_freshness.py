@@ -68,7 +68,7 @@ def take_the_new_snapshot(shop: Shop) -> None:
 
 def fail(shop: Shop) -> None:
     lease = shop.acquire()
-    shop.store.failures.record(lease, "lake and registry disagree", retry_policy=RetryPolicy(), is_outage=False)
+    shop.store.failures.record(lease, "lake and metadata store disagree", retry_policy=RetryPolicy(), is_outage=False)
     shop.store.leases.release(lease)
 
 
@@ -105,8 +105,8 @@ CASES: dict[str, tuple[Callable[[Shop], None], bool, str]] = {
     "a snapshot is wanted": (ask_for_a_snapshot, False, "it was dropped"),
     "read again before its snapshot": (begin_again, True, "it was dropped"),
     "its new snapshot is being taken": (take_the_new_snapshot, True, "it was dropped; a new snapshot is being taken"),
-    "failing": (fail, True, "lake and registry disagree"),
-    "parked": (park, True, "lake and registry disagree"),
+    "failing": (fail, True, "lake and metadata store disagree"),
+    "parked": (park, True, "lake and metadata store disagree"),
     "removed": (remove, False, "it is not read any more: the stream goes on without it"),
     "an event withheld": (withhold_an_event, True, "rows of it wait in quarantine"),
 }
