@@ -100,16 +100,16 @@ class ConsumerOpening:
         registered = self.store.streams.stream_partitions(name)
         new = set(survey.stream_partitions) - set(registered)
         capabilities = self.source.capabilities
-        adds_partitions = capabilities.adds_partitions
-        if new and adds_partitions and not capabilities.follows_partitions:
+        if new and not (capabilities.copies_tables or capabilities.follows_partitions):
             raise SourceChanged(
                 f"the stream partition {min(new)} of the stream {name} is new",
                 expected=f"the stream partitions {sorted(registered)}, which are registered",
                 remedy=_SET_UP,
             )
         # Stream and partitions are registered already, so this call only compares them and creates nothing, except for
-        # new stream partitions that the source lets a consumer follow.
-        self.registered.register(survey, adds_partitions=adds_partitions)
+        # new stream partitions that the source lets a consumer follow. A database gets none: its rows are dealt to a
+        # fixed number.
+        self.registered.register(survey, adds_partitions=not capabilities.copies_tables)
 
     def _note_unregistered(self, survey: SourceSurvey, tables: Mapping[TableName, KnownTable]) -> None:
         """Logs the tables that pipeline.yml lists and that are not registered; they are not read.

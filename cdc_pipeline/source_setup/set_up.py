@@ -59,7 +59,9 @@ class SourceSetup:
         self.chain.catch_up()
         before = self.registered.tables()
         survey = self.source.survey(self.registered, begin_again)
-        self.registered.register(survey, adds_partitions=self.source.capabilities.adds_partitions)
+        # The rows of a database are dealt to a fixed number of stream partitions. Other sources have their own, and may
+        # add some.
+        self.registered.register(survey, adds_partitions=not self.source.capabilities.copies_tables)
         self.stale.note_stale(survey, before)
         self.stale.note_unlisted()
         again = survey.stale.keys() & set(begin_again)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -99,36 +98,25 @@ class EventBatch:
     markers: tuple[Marker, ...] = ()
 
 
-class Proof(StrEnum):
-    """A way in which a source can prove that the lake equals it."""
-
-    ROWS_AT_A_POSITION = "rows at a position"
-    """The source returns every row of a table as of a position at which the stream is cut."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCapabilities:
     """The capabilities of a source, for code that works with every kind of source.
 
-    `copies_tables`: its tables can be copied as of a position, so they begin with a snapshot; else they begin empty.
+    `copies_tables`: a database, whose stream partitions are cut as one log and whose tables can be copied as of a
+    position, so they begin with a snapshot. Else tables begin empty, and stream partitions may be added.
     `keeps_order`: a stream partition has the events of one id in the order of their versions.
-    `keeps_ids_together`: all events of one id are in one stream partition, or all partitions are cut as one log.
-    `adds_partitions`: stream partitions may be added to a running stream.
     `follows_partitions`: a consumer registers added ones, and reads none of unregistered tables. Else it stops at them.
     `shares_partitions`: several consumers can read it, each a part of the stream partitions.
     """
 
-    copies_tables: bool
-    keeps_order: bool
-    keeps_ids_together: bool
-    adds_partitions: bool
-    proofs: frozenset[Proof]
+    copies_tables: bool = False
+    keeps_order: bool = True
     follows_partitions: bool = False
     shares_partitions: bool = False
 
     def orders_ids(self, stream_partitions: int) -> bool:
         """Returns whether the events of one id are registered in the order of their versions."""
-        return self.keeps_order and (self.keeps_ids_together or stream_partitions == 1)
+        return self.keeps_order and (self.copies_tables or stream_partitions == 1)
 
 
 class ChangeStream(Protocol):

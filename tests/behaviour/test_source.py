@@ -12,7 +12,6 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import VERSION
 from cdc_pipeline.sources.known import PartitionProgress
-from cdc_pipeline.sources.protocol import Proof
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.dynamodb_arm import DynamodbArm
 from tests.support.event_files import events_of
@@ -242,13 +241,11 @@ def test_only_a_source_that_copies_tables_holds_positions_and_proves_by_rows(wri
     with written.opened() as pipeline:
         source = pipeline.source
         if not source.capabilities.copies_tables:
-            assert Proof.ROWS_AT_A_POSITION not in source.capabilities.proofs
             with pytest.raises(UsageError):
                 source.hold_position("test", name="a")
             with pytest.raises(UsageError):
                 source.copy_at("")
             return
-        assert Proof.ROWS_AT_A_POSITION in source.capabilities.proofs
         table = pipeline.registered_stream().tables()[written.table]
         assert table.schema is not None
         with source.hold_position("test", name="a") as held:
@@ -279,7 +276,7 @@ def test_order_is_what_the_capabilities_say(written: SourceArm) -> None:
         assert capabilities.orders_ids(1) is capabilities.keeps_order
         partitions = len(pipeline.store.streams.stream_partitions(pipeline.settings.name))
         assert pipeline.lake_table(written.table).ordered is capabilities.orders_ids(partitions)
-        assert capabilities.orders_ids(2) is (capabilities.keeps_order and capabilities.keeps_ids_together)
+        assert capabilities.orders_ids(2) is (capabilities.keeps_order and capabilities.copies_tables)
 
 
 def test_no_event_is_older_than_the_oldest_version_to_come(written: SourceArm) -> None:

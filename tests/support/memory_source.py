@@ -71,9 +71,7 @@ class MemorySource:
 
     @property
     def capabilities(self) -> SourceCapabilities:
-        return SourceCapabilities(
-            copies_tables=False, keeps_order=True, keeps_ids_together=True, adds_partitions=False, proofs=frozenset()
-        )
+        return SourceCapabilities()
 
     def list_tables(self) -> tuple[str, ...]:
         raise SettingsError("a log in memory lists no tables")

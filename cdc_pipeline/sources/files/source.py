@@ -24,14 +24,7 @@ class FileSource(EventsAlone):
 
     @property
     def capabilities(self) -> SourceCapabilities:
-        return SourceCapabilities(
-            copies_tables=False,
-            keeps_order=self.order.is_kept,
-            keeps_ids_together=False,
-            adds_partitions=True,
-            shares_partitions=True,
-            proofs=frozenset(),
-        )
+        return SourceCapabilities(keeps_order=self.order.is_kept, shares_partitions=True)
 
     @property
     def sequence_by(self) -> tuple[str, ...]:

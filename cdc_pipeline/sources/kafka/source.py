@@ -27,14 +27,9 @@ class KafkaTopics(EventsAlone):
     @property
     def capabilities(self) -> SourceCapabilities:
         return SourceCapabilities(
-            copies_tables=False,
-            keeps_order=True,
-            keeps_ids_together=False,
-            adds_partitions=True,
             follows_partitions=True,
             # A boundary over all partitions has one owner.
             shares_partitions=self.settings.transactions is None,
-            proofs=frozenset(),
         )
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> TopicSurvey:

@@ -44,15 +44,7 @@ class ShardSource(EventsAlone):
 
     @property
     def capabilities(self) -> SourceCapabilities:
-        return SourceCapabilities(
-            copies_tables=False,
-            keeps_order=True,
-            keeps_ids_together=False,
-            adds_partitions=True,
-            follows_partitions=True,
-            shares_partitions=True,
-            proofs=frozenset(),
-        )
+        return SourceCapabilities(follows_partitions=True, shares_partitions=True)
 
     def decode(self, raw: SourceLine) -> Content:
         return self.decode_line(raw)

@@ -1,6 +1,6 @@
 """A MariaDB or MySQL server as a source. Its binary log is the stream; held snapshots copy its tables."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,20 +8,12 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from cdc_pipeline.errors import LeaseBusy, RegistryError, SnapshotError, SourceError, SourceGap
-from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
-from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.errors import LeaseBusy, SnapshotError, SourceError, SourceGap
+from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
-from cdc_pipeline.sources.known import (
-    FoundTable,
-    KeptLog,
-    KnownStream,
-    KnownTable,
-    NewBeginning,
-    PartitionProgress,
-    StreamIdentity,
-)
+from cdc_pipeline.sources.database import DatabaseSource
+from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, NewBeginning, StreamIdentity
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, all_tables, read_server, read_shapes
 from cdc_pipeline.sources.mysql.held_snapshot import check_held, hold_snapshot, is_locked
 from cdc_pipeline.sources.mysql.markers import MarkerTable
@@ -31,34 +23,15 @@ from cdc_pipeline.sources.mysql.shape import TableShape
 from cdc_pipeline.sources.mysql.survey import MysqlSurvey
 from cdc_pipeline.sources.mysql.table_copy import MysqlCopy
 from cdc_pipeline.sources.mysql.written_position import written_position
-from cdc_pipeline.sources.protocol import Proof, SourceCapabilities
-from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.steps import step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MysqlServer:
-    """Implements `Source` for a MariaDB or MySQL server. `stream`: the pipeline's name.
+class MysqlServer(DatabaseSource):
+    """Implements `Source` for a MariaDB or MySQL server. `folder`: where relative paths of the settings start."""
 
-    `tables`: those of pipeline.yml. `folder`: where relative paths of the settings start.
-    """
-
-    stream: str
     settings: MysqlSource
     folder: Path
-    tables: tuple[TableSettings, ...]
-    on_step: OnStep
-
-    @property
-    def capabilities(self) -> SourceCapabilities:
-        """All stream partitions are cut as one log, at the same position."""
-        return SourceCapabilities(
-            copies_tables=True,
-            keeps_order=True,
-            keeps_ids_together=True,
-            adds_partitions=False,
-            proofs=frozenset({Proof.ROWS_AT_A_POSITION}),
-        )
 
     def list_tables(self) -> tuple[str, ...]:
         """Returns names whose first part is that of the listed tables: a server has no name of its own."""
@@ -123,11 +96,6 @@ class MysqlServer:
             gap=f"transaction {decode_position(registered)} to {server.place}",
         )
 
-    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
-        del table
-        offset = min((place.offset for place in progress.values()), default=None)
-        return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
-
     def position_of(self, text: str) -> WrittenPosition:
         """Reads MariaDB's GTID, whose transaction the rows contain, or `file:position`; MySQL's set of GTIDs."""
         with session(self._address) as connection:
@@ -170,19 +138,6 @@ class MysqlServer:
     def kept_log(self) -> KeptLog | None:
         """Returns None: the server keeps its log by time, not by its readers. Set-up checks that time."""
         return None
-
-    def decode_quarantined(
-        self,
-        table: KnownTable,
-        events: Sequence[QuarantinedText],
-        *,
-        columns: Mapping[str, Column],
-        stream_partitions: Collection[int],
-    ) -> Sequence[DecodedEvents]:
-        del stream_partitions
-        if table.schema is None:
-            raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
-        return decode_texts(events, table.schema, columns)
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
         """Removes the pipeline's row of the table of marker messages; single tables have nothing on the source.

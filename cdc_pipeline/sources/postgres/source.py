@@ -1,26 +1,19 @@
 """A PostgreSQL server as a source. Its slot is the stream; exported snapshots copy its tables."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
-from cdc_pipeline.errors import RegistryError, SourceError, UsageError
-from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
-from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.errors import SourceError, UsageError
+from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
-from cdc_pipeline.sources.known import (
-    FoundTable,
-    KeptLog,
-    KnownStream,
-    KnownTable,
-    NewBeginning,
-    PartitionProgress,
-)
+from cdc_pipeline.sources.database import DatabaseSource
+from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, NewBeginning
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot, table_names
 from cdc_pipeline.sources.postgres.leaving import leave_server
 from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, position_of, snapshot_connection
@@ -28,9 +21,7 @@ from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
 from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
 from cdc_pipeline.sources.postgres.slot_guards import is_successor, refuse_gap
 from cdc_pipeline.sources.postgres.statements import missing_on_source
-from cdc_pipeline.sources.protocol import Proof, SourceCapabilities
-from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.steps import step
 
 if TYPE_CHECKING:
     from cdc_pipeline.sources.postgres.survey import PostgresSurvey
@@ -42,25 +33,11 @@ _LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresDatabase:
-    """Implements `Source` for a PostgreSQL server. `stream`: the pipeline's name. `tables`: those of pipeline.yml."""
+class PostgresDatabase(DatabaseSource):
+    """Implements `Source` for a PostgreSQL server."""
 
-    stream: str
     url: str
     settings: PostgresSource
-    tables: tuple[TableSettings, ...]
-    on_step: OnStep
-
-    @property
-    def capabilities(self) -> SourceCapabilities:
-        """All stream partitions are cut as one log, at the same position."""
-        return SourceCapabilities(
-            copies_tables=True,
-            keeps_order=True,
-            keeps_ids_together=True,
-            adds_partitions=False,
-            proofs=frozenset({Proof.ROWS_AT_A_POSITION}),
-        )
 
     def list_tables(self) -> tuple[str, ...]:
         """Leaves out partitions, which are read under the name of their table, and names with a dot in a part."""
@@ -137,11 +114,6 @@ class PostgresDatabase:
         gap = f"{lsn_text(decode_position(registered))} to {lsn_text(position)}"
         return NewBeginning(identity=identity_of(plan.server, self.settings), offset=encode_position(position), gap=gap)
 
-    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
-        del table
-        offset = min((reached.offset for reached in progress.values()), default=None)
-        return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
-
     def position_of(self, text: str) -> WrittenPosition:
         """Reads an LSN. Rows as of it contain the transactions that committed before it."""
         position = position_of(text) if _LSN.fullmatch(text) else None
@@ -187,19 +159,6 @@ class PostgresDatabase:
     def kept_log(self) -> KeptLog | None:
         with step(self.on_step, "source_log.read"), session(self.url) as connection:
             return read_kept_log(connection, self.settings)
-
-    def decode_quarantined(
-        self,
-        table: KnownTable,
-        events: Sequence[QuarantinedText],
-        *,
-        columns: Mapping[str, Column],
-        stream_partitions: Collection[int],
-    ) -> Sequence[DecodedEvents]:
-        del stream_partitions
-        if table.schema is None:
-            raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
-        return decode_texts(events, table.schema, columns)
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
         """Removes the tables from the publication; with `whole`, also drops the slot. See `leave_server`."""
