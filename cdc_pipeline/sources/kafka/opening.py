@@ -76,8 +76,15 @@ def open_stream(
         else:
             collections = _collections(partitions)
             inner = _whole_stream(read, start, records, decoder, number=transactions[0], collections=collections)
-        tables = tuple(table.table for table in listed)
-        return KafkaStream(client=client, settings=settings, tables=tables, records=records, shown=shown, inner=inner)
+        return KafkaStream(
+            client=client,
+            settings=settings,
+            tables=tuple(table.table for table in listed),
+            records=records,
+            shown=shown,
+            topic_ids={part.topic: part.topic_id for part in read.values()},
+            inner=inner,
+        )
     except BaseException:
         client.close()
         raise

@@ -14,7 +14,7 @@ from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.records import TopicRecords
-from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster
+from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster, read_topic_ids
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch
 
@@ -28,7 +28,7 @@ class KafkaStream:
     """Implements `ChangeStream` for topic partitions.
 
     `tables`: those whose topics are watched for partitions that are not in `shown`, as the transaction topic is.
-    `inner` turns lines into batches.
+    `topic_ids`: of each topic that is read, its id when it was surveyed. `inner` turns lines into batches.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class KafkaStream:
         tables: Sequence[TableName],
         records: TopicRecords,
         shown: frozenset[str],
+        topic_ids: Mapping[str, str],
         inner: DebeziumStream,
     ) -> None:
         self._client = client
@@ -47,6 +48,7 @@ class KafkaStream:
             self._patterns.append(re.compile(re.escape(settings.transactions)))
         self._records = records
         self._shown = shown
+        self._topic_ids = topic_ids
         self._inner = inner
         self.position = inner.position
         self._places: Mapping[int, PartitionProgress] = {}
@@ -71,7 +73,11 @@ class KafkaStream:
         return places
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
-        """Raises StreamMoved if a topic has a new partition. Looks every half minute, if the cluster answers."""
+        """Raises StreamMoved if a topic was created again: what was read of it may lack its first records.
+
+        Also if a topic has a new partition: looks for those every half minute, if the cluster answers.
+        """
+        self._check_topic_ids()
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + _CHECK_SECONDS
             self._check_partitions()
@@ -96,6 +102,17 @@ class KafkaStream:
     def close(self) -> None:
         self._inner.close()
         self._client.close()
+
+    def _check_topic_ids(self) -> None:
+        """A topic that is not shown now is passed over: nothing else came under its name, and it cannot be read on."""
+        if not self._topic_ids:
+            return
+        for name, found in read_topic_ids(self._client, self._topic_ids).items():
+            if found != self._topic_ids[name]:
+                raise StreamMoved(
+                    f"the topic {name} was deleted and created again while it was read",
+                    remedy="the consumer opens the stream again, and finds out which tables are stale",
+                )
 
     def _check_partitions(self) -> None:
         try:

@@ -4,13 +4,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 
 _COMPACT = "compact"
+_NOT_SHOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,19 @@ def read_topics(client: KafkaClient, cluster: Cluster, names: Collection[str]) -
         )
         for name in names
     }
+
+
+def read_topic_ids(client: KafkaClient, names: Collection[str]) -> dict[str, str]:
+    """Returns the id of each of the topics that the cluster shows to this user, by one request."""
+    described = client.admin.describe_topics(TopicCollection(sorted(names)), request_timeout=CALL_SECONDS)
+    found = {}
+    for name, future in described.items():
+        try:
+            found[name] = str(future.result(CALL_SECONDS).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_SHOWN:
+                client.fail(error.args[0])
+    return found
 
 
 def read_transaction_topic(client: KafkaClient, cluster: Cluster, name: str) -> Topic:

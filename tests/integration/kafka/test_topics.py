@@ -1,12 +1,17 @@
 """What topics do while they are read: they grow, lose records, are compacted, deleted, and hold odd records."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from cdc_pipeline.errors import SourceAway
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
+from cdc_pipeline.errors import SourceAway, StreamMoved
+from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.kafka.client import KafkaClient
+from cdc_pipeline.sources.kafka.topics import read_topic_ids
 from tests.support.kafka import TopicFeed
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, recorded, shown, until_the_last_statement
 
@@ -87,6 +92,40 @@ def test_a_topic_that_was_created_again_makes_its_table_stale(feed: TopicFeed) -
     (row,) = [row for row in feed.shown("lag") if row["source_table"] == "shop.public.orders"]
     assert (row["state"], "was deleted and created again" in row["reason"]) == ("stale", True)
     assert feed.notes(ORDERS) == {1: "one"}
+
+
+def test_a_topic_that_is_created_again_while_it_is_read_makes_its_table_stale(feed: TopicFeed) -> None:
+    """It soon has the offset at which the old one was read, and the broker goes on there without a word."""
+    for number in (1, 2, 3):
+        feed.write(ORDERS, number, "old")
+    feed.set_up()
+    with feed.opened() as pipeline, pipeline.consumer_runs().open() as consumer:
+        stream_to_slices_until_idle(consumer)
+        feed.topics.delete(feed.topic(ORDERS))
+        feed.create(ORDERS)
+        for number in range(4, 10):
+            feed.write(ORDERS, number, "new")
+        with pytest.raises(StreamMoved, match="was deleted and created again while it was read"):
+            stream_to_slices_until_idle(consumer)
+    feed.write(ITEMS, 1, "later")
+    feed.go_on()
+    states = {row["source_table"]: (row["state"], row["reason"] or "") for row in feed.shown("lag")}
+    assert states["shop.public.orders"][0] == "stale"
+    assert "was deleted and created again" in states["shop.public.orders"][1]
+    assert feed.notes(ORDERS) == dict.fromkeys((1, 2, 3), "old")
+    assert feed.notes(ITEMS) == {1: "later"}
+
+
+def test_a_topic_that_is_not_shown_has_no_id(feed: TopicFeed) -> None:
+    source = KafkaSource(kind="kafka", servers=feed.servers, topic=f"{feed.prefix}.{{schema}}.{{table}}")
+    present, missing = feed.topic(ORDERS), feed.topic("public.none")
+    with closing(KafkaClient(source, feed.folder, group="none")) as client:
+        before = read_topic_ids(client, (present, missing))
+        feed.topics.delete(present)
+        feed.create(ORDERS)
+        after = read_topic_ids(client, (present, missing))
+    assert before.keys() == after.keys() == {present}
+    assert before != after
 
 
 def test_a_topic_without_its_first_records_is_refused_unless_what_is_kept_suffices(feed: TopicFeed) -> None:
