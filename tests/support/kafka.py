@@ -163,6 +163,21 @@ class Topics:
             )
         assert producer.flush(TIMEOUT_SECONDS) == 0
 
+    @contextmanager
+    def transaction(self, *, aborts: bool = False) -> Iterator[Producer]:
+        """A transaction of Kafka for what the block produces, as Kafka Connect writes exactly once."""
+        producer = Producer(
+            {"bootstrap.servers": self.servers, "transactional.id": secrets.token_hex(8), "log_level": 2}
+        )
+        producer.init_transactions(TIMEOUT_SECONDS)
+        producer.begin_transaction()
+        yield producer
+        assert producer.flush(TIMEOUT_SECONDS) == 0
+        if aborts:
+            producer.abort_transaction(TIMEOUT_SECONDS)
+        else:
+            producer.commit_transaction(TIMEOUT_SECONDS)
+
     @property
     def _admin(self) -> AdminClient:
         """A client that has to be kept until its request is answered."""
@@ -212,13 +227,16 @@ class TopicFeed:
         self.topics.create(self.topic(table), partitions=partitions, settings=settings)
 
     def write(self, table: str, id_: int, note: str | None, *, operation: str = "c", partition: int = 0) -> None:
+        event = self.event(table, id_, note, operation=operation)
+        self.topics.write(self.topic(table), event, key={"id": id_}, partition=partition)
+
+    def event(self, table: str, id_: int, note: str | None, *, operation: str = "c") -> dict[str, Any]:
         """One event of PostgreSQL's Debezium; its position in the log is its id."""
         schema, name = table.split(".")
         source = {"connector": "postgresql", "db": "shop", "schema": schema, "table": name, "txId": id_, "lsn": id_}
         row = {"id": id_, "note": note}
         images = {"before": row, "after": None} if operation == "d" else {"before": None, "after": row}
-        event = {"op": operation, **images, "source": source | {"ts_ms": 1_700_000_000_000 + id_}}
-        self.topics.write(self.topic(table), event, key={"id": id_}, partition=partition)
+        return {"op": operation, **images, "source": source | {"ts_ms": 1_700_000_000_000 + id_}}
 
     def replay(self, messages: Iterable[Mapping[str, Any]], *, prefix: str) -> None:
         """Writes recorded records to the partitions that they had, in topics of this feed's prefix."""

@@ -57,6 +57,15 @@ class PartitionRecords:
     def at_end(self) -> bool:
         return not self.waiting and self.ended_at is not None and self.ended_at >= self.must_reach
 
+    def read_until(self, offset: int) -> int:
+        """Returns the offset before which no record is left, `offset` if that is not known.
+
+        It may be higher than the last record's if all records that were returned are before `offset`: markers and
+        aborted records of Kafka's transactions have offsets, too, and are never returned.
+        """
+        is_all = offset >= self.offset and not self.waiting and self.ended_at is not None
+        return max(offset, self.ended_at or 0) if is_all else offset
+
     def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RecordLine]:
         """Returns fetched records of about `most_bytes`. Asks the broker for more if there are none."""
         del fresh  # The broker is asked each time.

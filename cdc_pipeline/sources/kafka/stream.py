@@ -3,13 +3,14 @@
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import structlog
 from confluent_kafka import KafkaException, TopicPartition
 
 from cdc_pipeline.errors import SourceAway, StreamMoved
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kafka.client import KafkaClient
@@ -52,6 +53,8 @@ class KafkaStream:
         self._inner = inner
         self.position = inner.position
         self._places: Mapping[int, PartitionProgress] = {}
+        self._reached: dict[int, int] = {}
+        """Offsets that no record is left before, beyond the last record that was read."""
         self._next_check = time.monotonic() + _CHECK_SECONDS
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -69,6 +72,12 @@ class KafkaStream:
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         places = self._inner.progress_at(position)
+        for number, part in self._records.partitions.items():
+            offset = decode_position(places[number].offset)
+            reached = max(part.read_until(offset), self._reached.get(number, 0))
+            if reached > offset:
+                self._reached[number] = reached
+                places[number] = replace(places[number], offset=encode_position(reached))
         self._places = places
         return places
 

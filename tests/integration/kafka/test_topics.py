@@ -1,5 +1,6 @@
 """What topics do while they are read: they grow, lose records, are compacted, deleted, and hold odd records."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,30 @@ def test_a_topic_without_its_first_records_is_refused_unless_what_is_kept_suffic
     )
     kept.consume()
     assert kept.notes(ORDERS) == {2: "kept"}
+
+
+def test_markers_of_kafkas_transactions_are_no_missing_records(feed: TopicFeed) -> None:
+    """Connect writes exactly once in such transactions. Each ends with a marker, which has an offset of its own."""
+
+    def write(id_: int, *, aborts: bool = False) -> None:
+        with feed.topics.transaction(aborts=aborts) as producer:
+            producer.produce(feed.topic(ORDERS), json.dumps(feed.event(ORDERS, id_, "kept")))
+
+    write(1)
+    write(2, aborts=True)
+    feed.consume()
+    feed.topics.drop_before(feed.topic(ORDERS), 0, -1)
+    feed.go_on()
+    (state,) = [row["state"] for row in feed.shown("lag") if row["source_table"] == "shop.public.orders"]
+    assert state != "stale"
+    with feed.topics.transaction() as producer:
+        producer.produce(feed.topic(ORDERS), json.dumps(feed.event(ORDERS, 3, "kept")))
+        producer.flush(30)
+        write(4)
+        feed.go_on()
+        assert feed.notes(ORDERS) == {1: "kept"}, "an open transaction holds back what is after it"
+    feed.go_on()
+    assert feed.notes(ORDERS) == dict.fromkeys((1, 3, 4), "kept")
 
 
 def test_begin_kept_misses_what_expired_after_the_begin_and_nothing_before(
