@@ -10,7 +10,6 @@ from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.memory import highest_position, table_states
 from cdc_pipeline.sources.debezium.partition import PartitionLines, resting_lines
-from cdc_pipeline.sources.debezium.record_line import record_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.whole_transactions import WholeTransactions
 from cdc_pipeline.sources.files.stream import DebeziumStream
@@ -69,7 +68,7 @@ def open_stream(
     client = KafkaClient(settings, folder, group=stream)
     try:
         read = dict(partitions) if transactions is None else {**partitions, transactions[0]: transactions[1]}
-        records = TopicRecords(client, {number: _records(part) for number, part in read.items()})
+        records = TopicRecords(client, {number: _records(part, start) for number, part in read.items()})
         decoder = _decoder(listed, partitions, start, alone=alone)
         if transactions is None:
             inner = _stream(read, start, records, decoder)
@@ -128,7 +127,7 @@ def _whole_stream(
 
 def _lines(records: TopicRecords, start: StreamStart) -> dict[int, PartitionLines]:
     """Returns the lines of every stream partition; those that are not read have none."""
-    lines = {number: PartitionLines(part, record_content) for number, part in records.partitions.items()}
+    lines = {number: PartitionLines(part, part.content) for number, part in records.partitions.items()}
     return lines | resting_lines(start.progress, lines)
 
 
@@ -153,9 +152,13 @@ def _collections(partitions: Mapping[int, ReadPartition]) -> dict[str, frozenset
     return others | exact
 
 
-def _records(part: ReadPartition) -> PartitionRecords:
-    deleted_rows = part.tables[0] if part.deletes_by_tombstone else None
-    return PartitionRecords(topic=part.topic, partition=part.partition, offset=part.offset, deleted_rows=deleted_rows)
+def _records(part: ReadPartition, start: StreamStart) -> PartitionRecords:
+    records = PartitionRecords(topic=part.topic, partition=part.partition, offset=part.offset)
+    if part.deletes_by_tombstone:
+        known = start.tables[part.tables[0]]
+        records.deleted_rows = known.name
+        records.id = known.key if known.schema is None else known.schema.key
+    return records
 
 
 def _named(place: PartitionProgress, part: ReadPartition | None) -> PartitionProgress:

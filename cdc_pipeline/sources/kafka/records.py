@@ -5,13 +5,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Never
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, TopicPartition
+from msgspec import structs
 
-from cdc_pipeline.errors import PartitionFailed, StreamMoved
+from cdc_pipeline.errors import PartitionFailed, SourceError, StreamMoved
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.debezium.envelope import LAST_TIME
-from cdc_pipeline.sources.debezium.record_line import RecordLine
+from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent
+from cdc_pipeline.sources.debezium.one_line import attempt
+from cdc_pipeline.sources.debezium.partition import Content, SourceLine
+from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 from cdc_pipeline.sources.kafka.topics import partition_name
 
@@ -33,13 +37,15 @@ _GONE = {
 class PartitionRecords:
     """The records of one topic partition from `offset` on, as a queue that `TopicRecords` fills. A `LineSource`.
 
-    `deleted_rows`: the table whose rows tombstones delete, None if tombstones have no effect.
+    `deleted_rows`: the table whose rows tombstones delete, None if tombstones have no effect. `id`: the columns of its
+    id, () if they are not known yet.
     """
 
     topic: str
     partition: int
     offset: int
     deleted_rows: TableName | None = None
+    id: tuple[str, ...] = ()
     fetch: Callable[[], None] = lambda: None
     is_paused: bool = False
     waiting: deque[RecordLine] = field(default_factory=deque)
@@ -87,9 +93,17 @@ class PartitionRecords:
         if (message.offset() or 0) < (self.waiting[-1].place + 1 if self.waiting else self.offset):
             return
         line = record_line(message, self.name, self.deleted_rows)
+        if line.value is None and self._names_more_than_id(line):
+            line = structs.replace(line, deleted_rows=None)
         self.ended_at = None
         self.waiting.append(line)
         self.waiting_bytes += line.size_bytes
+
+    def content(self, raw: SourceLine) -> Content:
+        """Returns the content of a record, or why it cannot be read: a tombstone may be that of another table."""
+        if isinstance(raw, RecordLine) and raw.value is None and raw.deleted_rows != self.deleted_rows:
+            return attempt(self._refuse_tombstone)
+        return record_content(raw)
 
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         """Returns nothing: a topic has no files."""
@@ -101,6 +115,18 @@ class PartitionRecords:
 
     def close(self) -> None:
         """Does nothing: the client is closed for all partitions at once."""
+
+    def _names_more_than_id(self, tombstone: RecordLine) -> bool:
+        """Returns whether its key has fields beyond the id, so that the row of that id may be another one's, too."""
+        found = record_content(tombstone) if self.id else None
+        return isinstance(found, EnvelopeEvent) and found.key is not None and set(self.id) < found.key.keys()
+
+    def _refuse_tombstone(self) -> Never:
+        raise SourceError(
+            f"a tombstone of {self.topic} has a key with more than the id of {self.deleted_rows}",
+            expected=f"a key with {', '.join(self.id)} alone: with more, it may delete a row of another table, too",
+            remedy="give each table a topic of its own, or correct message.key.columns of the connector",
+        )
 
 
 class TopicRecords:

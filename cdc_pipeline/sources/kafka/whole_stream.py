@@ -13,7 +13,7 @@ from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.held_lines import HeldRun, MissedEvents, Release
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 from cdc_pipeline.sources.debezium.partition import Line, PartitionLines
-from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
+from cdc_pipeline.sources.debezium.record_line import RecordLine
 from cdc_pipeline.sources.debezium.transaction_records import transaction_record
 from cdc_pipeline.sources.debezium.whole_transactions import LONGEST_WAIT, ReadEnds, WholeTransactions
 from cdc_pipeline.sources.files.stream import DebeziumStream, OpenMarker, Reached, transactions_of
@@ -109,7 +109,7 @@ class WholeTransactionStream(DebeziumStream):
                 continue
             found = part.next_lines(_MOST_BYTES, fresh=False)
             if found:
-                lines = [Line(raw=raw, content=record_content(raw)) for raw in found]
+                lines = [Line(raw=raw, content=part.content(raw)) for raw in found]
                 self._whole.add(number, lines, sum(raw.size_bytes for raw in found))
 
     def _take_transactions(self) -> None:

@@ -216,6 +216,21 @@ def test_a_compacted_topic_is_refused_unless_its_records_are_declared_as_upserts
     assert upserts.notes(ORDERS) == {2: "kept"}
 
 
+def test_a_tombstone_of_another_table_in_the_same_topic_is_quarantined(
+    tmp_path: Path, store_url: str, kafka: str
+) -> None:
+    """Debezium's ByLogicalTableRouter writes several tables to one topic, and adds the table's name to the key."""
+    source = {"compacted": "upserts"}
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=TABLES[:1], source=source)
+    feed.create(ORDERS, settings={"cleanup.policy": "compact"})
+    feed.write(ORDERS, 1, "kept")
+    feed.topics.write(feed.topic(ORDERS), None, key={"id": 1, "__dbz__physicalTableIdentifier": "public.visits"})
+    feed.consume()
+    assert feed.notes(ORDERS) == {1: "kept"}
+    (found,) = feed.shown("quarantine")
+    assert "has a key with more than the id of shop.public.orders" in found["reason"]
+
+
 def test_a_compacted_topic_whose_records_retention_deleted_stops_its_table_and_no_other(
     tmp_path: Path, store_url: str, kafka: str
 ) -> None:

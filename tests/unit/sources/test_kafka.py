@@ -11,11 +11,11 @@ from cdc_pipeline.consume.slice_cutter import SliceCutter
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Skipped, content_of
-from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.debezium.record_line import record_content
 from cdc_pipeline.sources.files.stream import transactions_of
-from cdc_pipeline.sources.kafka.records import record_line
+from cdc_pipeline.sources.kafka.records import PartitionRecords, record_line
 from cdc_pipeline.sources.protocol import EventBatch
 from cdc_pipeline.time_slice import EPOCH
 
@@ -63,6 +63,30 @@ def test_a_tombstone_has_no_effect_unless_records_are_upserts() -> None:
     deleted = content(tombstone, ORDERS)
     assert isinstance(deleted, EnvelopeEvent)
     assert (deleted.operation, deleted.key, deleted.source["table"]) == ("d", {"id": 1}, "orders")
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ({"id": 1}, EnvelopeEvent),
+        ({"schema": {}, "payload": {"id": 1}}, EnvelopeEvent),
+        ({"id": 1, "__dbz__physicalTableIdentifier": "s.public.visits"}, TableRefused),
+        ({"schema": {}, "payload": {"id": 1, "region": "a"}}, TableRefused),
+    ],
+)
+def test_a_tombstone_whose_key_has_more_than_the_id_deletes_no_row(key: dict[str, object], kind: type) -> None:
+    """It may be of another table that shares the topic. In quarantine it stays a tombstone, which is no event."""
+    part = PartitionRecords(topic="shop", partition=0, offset=0, deleted_rows=ORDERS, id=("id",))
+    part.add(Message(key=json.dumps(key).encode(), value=None))
+    part.add(Message(key=json.dumps(key).encode(), value=json.dumps(CREATE).encode(), offset=1))
+    tombstone, event = part.next_lines(1_000, fresh=True)
+    found = part.content(tombstone)
+    assert isinstance(found, kind)
+    assert isinstance(part.content(event), EnvelopeEvent)
+    if kind is TableRefused:
+        assert "a tombstone of shop has a key with more than the id of shop.public.orders" in str(found)
+        assert "a topic of its own" in str(found)
+        assert content_of(tombstone.text) == Skipped(kind="tombstone")
 
 
 @pytest.mark.parametrize("value", [b"\xff", b"{", b'{"op": "c"}, "value": null', b"1", b""])
