@@ -1,17 +1,15 @@
 """Boundaries over topics and their partitions have whole transactions, whoever dies and whatever is sent twice."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import LeaseBusy, SourceError
 from cdc_pipeline.record import TableName
@@ -75,14 +73,6 @@ class Bank:
     def flush(self) -> None:
         for (table, partition), values in self.queues.items():
             self.feed.topics.write(self.feed.topic(table), *values, partition=partition)
-        self.queues = {}
-
-    def flush_at_once(self) -> None:
-        """In one transaction of Kafka, as Kafka Connect writes exactly once."""
-        with self.feed.topics.transaction() as producer:
-            for (table, partition), values in self.queues.items():
-                for value in values:
-                    producer.produce(self.feed.topic(table), json.dumps(value), partition=partition)
         self.queues = {}
 
     def sums(self) -> list[int]:
@@ -306,23 +296,3 @@ def test_ends_that_were_deleted_hold_no_events(feed: TopicFeed, bank: Bank) -> N
     feed.topics.drop_before(feed.topic("transaction"), 0, 4)
     feed.consume()
     assert bank.is_in_the_lake()
-
-
-def test_topics_that_are_written_exactly_once_miss_nothing_when_retention_emptied_them(
-    feed: TopicFeed, bank: Bank
-) -> None:
-    for _ in range(3):
-        bank.send(bank.transfer())
-    bank.flush_at_once()
-    feed.consume()
-    feed.topics.drop_before(feed.topic("transaction"), 0, -1)
-    for table, partition in product((ORDERS, ITEMS), range(PARTITIONS)):
-        feed.topics.drop_before(feed.topic(table), partition, -1)
-    with capture_logs() as logs:
-        feed.go_on()
-        bank.send(bank.transfer())
-        bank.flush_at_once()
-        feed.go_on()
-    assert [log["event"] for log in logs if log["log_level"] == "warning"] == []
-    assert bank.is_in_the_lake()
-    assert all_zero(bank.sums())
