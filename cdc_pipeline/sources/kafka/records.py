@@ -7,7 +7,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Never
 
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from msgspec import structs
 
 from cdc_pipeline.errors import PartitionFailed, SourceError, StreamMoved
@@ -172,10 +179,13 @@ class TopicRecords:
         return found
 
     def mark_ends(self) -> None:
-        """Makes `at_end` wait for everything that the broker has now."""
+        """Makes `at_end` wait for everything that the broker has now. Raises as `fetch` does."""
         for part in self.partitions.values():
             place = TopicPartition(part.topic, part.partition)
-            ends = self._client.ask(partial(self._client.consumer.get_watermark_offsets, place, timeout=CALL_SECONDS))
+            try:
+                ends = self._client.consumer.get_watermark_offsets(place, timeout=CALL_SECONDS)
+            except KafkaException as error:
+                self._refuse(error.args[0], part)
             part.must_reach = part.must_reach if ends is None else max(part.must_reach, ends[1])
 
     def _pause_full(self) -> None:
@@ -189,7 +199,7 @@ class TopicRecords:
                 self._client.consumer.pause(place)
                 part.is_paused = True
 
-    def _refuse(self, error: KafkaError, part: PartitionRecords | None) -> None:
+    def _refuse(self, error: KafkaError, part: PartitionRecords | None) -> Never:
         name = "a topic" if part is None else part.name
         if error.code() in _GONE:
             raise StreamMoved(

@@ -1,6 +1,5 @@
 """What topics do while they are read: they grow, lose records, are compacted, deleted, and hold odd records."""
 
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ def test_a_topic_that_is_created_again_while_it_is_read_makes_its_table_stale(fe
         feed.create(ORDERS)
         for number in range(4, 10):
             feed.write(ORDERS, number, "new")
-        with pytest.raises(StreamMoved, match="was deleted and created again while it was read"):
+        with pytest.raises(StreamMoved, match=r"created again while it was read|cannot continue"):
             stream_to_slices_until_idle(consumer)
     feed.write(ITEMS, 1, "later")
     feed.go_on()
@@ -115,6 +114,19 @@ def test_a_topic_that_is_created_again_while_it_is_read_makes_its_table_stale(fe
     assert "was deleted and created again" in states["shop.public.orders"][1]
     assert feed.notes(ORDERS) == dict.fromkeys((1, 2, 3), "old")
     assert feed.notes(ITEMS) == {1: "later"}
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_waits_alone(feed: TopicFeed) -> None:
+    feed.write(ORDERS, 1, "one")
+    feed.set_up()
+    with feed.opened() as pipeline, pipeline.consumer_runs().open() as consumer:
+        stream_to_slices_until_idle(consumer)
+        feed.topics.delete(feed.topic(ORDERS))
+        with pytest.raises(StreamMoved, match=r"the broker cannot continue .*\.orders \[0\]"):
+            consumer.send_marker()
+    feed.write(ITEMS, 1, "later")
+    feed.go_on()
+    assert (feed.notes(ORDERS), feed.notes(ITEMS)) == ({1: "one"}, {1: "later"})
 
 
 def test_a_topic_that_is_not_shown_has_no_id(feed: TopicFeed) -> None:
@@ -146,30 +158,6 @@ def test_a_topic_without_its_first_records_is_refused_unless_what_is_kept_suffic
     )
     kept.consume()
     assert kept.notes(ORDERS) == {2: "kept"}
-
-
-def test_markers_of_kafkas_transactions_are_no_missing_records(feed: TopicFeed) -> None:
-    """Connect writes exactly once in such transactions. Each ends with a marker, which has an offset of its own."""
-
-    def write(id_: int, *, aborts: bool = False) -> None:
-        with feed.topics.transaction(aborts=aborts) as producer:
-            producer.produce(feed.topic(ORDERS), json.dumps(feed.event(ORDERS, id_, "kept")))
-
-    write(1)
-    write(2, aborts=True)
-    feed.consume()
-    feed.topics.drop_before(feed.topic(ORDERS), 0, -1)
-    feed.go_on()
-    (state,) = [row["state"] for row in feed.shown("lag") if row["source_table"] == "shop.public.orders"]
-    assert state != "stale"
-    with feed.topics.transaction() as producer:
-        producer.produce(feed.topic(ORDERS), json.dumps(feed.event(ORDERS, 3, "kept")))
-        producer.flush(30)
-        write(4)
-        feed.go_on()
-        assert feed.notes(ORDERS) == {1: "kept"}, "an open transaction holds back what is after it"
-    feed.go_on()
-    assert feed.notes(ORDERS) == dict.fromkeys((1, 3, 4), "kept")
 
 
 def test_begin_kept_misses_what_expired_after_the_begin_and_nothing_before(
