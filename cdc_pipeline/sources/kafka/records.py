@@ -33,11 +33,13 @@ _MICROSECONDS = 1_000
 _HAS_TIME = (TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME)
 _GONE = {
     KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own codes begin with an underscore
+    KafkaError._LOG_TRUNCATION,  # noqa: SLF001
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
     KafkaError.OFFSET_OUT_OF_RANGE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+_DAMAGED = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}  # noqa: SLF001
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +72,11 @@ class PartitionRecords:
     def at_end(self) -> bool:
         return not self.waiting and self.ended_at is not None and self.ended_at >= self.must_reach
 
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record that came."""
+        return self.waiting[-1].place + 1 if self.waiting else self.offset
+
     def read_until(self, offset: int) -> int:
         """Returns the offset before which no record is left, `offset` if that is not known.
 
@@ -97,7 +104,7 @@ class PartitionRecords:
 
     def add(self, message: Message) -> None:
         """Adds a record. One that came before is dropped: a paused partition may send it again."""
-        if (message.offset() or 0) < (self.waiting[-1].place + 1 if self.waiting else self.offset):
+        if (message.offset() or 0) < self.next_offset:
             return
         line = record_line(message, self.name, self.deleted_rows)
         if line.value is None and self._names_more_than_id(line):
@@ -210,11 +217,21 @@ class TopicRecords:
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and part is not None:
             raise PartitionFailed(
                 f"the broker refuses to send {name}: {error.str()}",
-                stream_partition=next(number for number, each in self.partitions.items() if each is part),
+                stream_partition=self._number(part),
                 expected="a user who may read the topic",
                 remedy="give source.username the right to read it: the consumer tries again every half minute",
             )
+        if error.code() in _DAMAGED and part is not None:
+            raise PartitionFailed(
+                f"records of {name} from offset {part.next_offset} on cannot be read: {error.str()}",
+                stream_partition=self._number(part),
+                expected="records as their producer wrote them",
+                remedy="make a replica that is whole the partition's leader: the consumer tries again every half minute",
+            )
         self._client.fail(error)
+
+    def _number(self, part: PartitionRecords) -> int:
+        return next(number for number, each in self.partitions.items() if each is part)
 
 
 def record_line(message: Message, name: str, deleted_rows: TableName | None = None) -> RecordLine:

@@ -1,13 +1,16 @@
 """Records of Kafka as lines, and topics of tables."""
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
 from pydantic import ValidationError
 
 from cdc_pipeline.consume.slice_cutter import SliceCutter
+from cdc_pipeline.errors import PartitionFailed, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Skipped, content_of
@@ -15,7 +18,8 @@ from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.debezium.record_line import record_content
 from cdc_pipeline.sources.files.stream import transactions_of
-from cdc_pipeline.sources.kafka.records import PartitionRecords, record_line
+from cdc_pipeline.sources.kafka.client import KafkaClient
+from cdc_pipeline.sources.kafka.records import PartitionRecords, TopicRecords, record_line
 from cdc_pipeline.sources.protocol import EventBatch
 from cdc_pipeline.time_slice import EPOCH
 
@@ -127,3 +131,25 @@ def test_settings_that_contradict_each_other_are_refused(changes: dict[str, obje
 def test_a_password_is_not_shown() -> None:
     found = source(security="sasl_ssl", username="cdc", password="hidden-word")
     assert "hidden-word" not in f"{found!r} {found.model_dump_json()}"
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[TopicRecords]:
+    """One partition by a client that meets no broker."""
+    client = KafkaClient(source(servers="127.0.0.1:1"), tmp_path, group="none")
+    yield TopicRecords(client, {3: PartitionRecords(topic="orders", partition=0, offset=7)})
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.TOPIC_AUTHORIZATION_FAILED]
+)
+def test_records_that_cannot_be_read_stop_their_partition_alone(records: TopicRecords, code: int) -> None:
+    with pytest.raises(PartitionFailed, match=r"orders \[0\]") as failed:
+        records._refuse(KafkaError(code), records.partitions[3])
+    assert failed.value.stream_partition == 3
+
+
+def test_a_log_that_was_truncated_is_surveyed_again(records: TopicRecords) -> None:
+    with pytest.raises(StreamMoved, match=r"the broker cannot continue orders \[0\]"):
+        records._refuse(KafkaError(KafkaError._LOG_TRUNCATION), records.partitions[3])
