@@ -50,6 +50,7 @@ class KafkaClient:
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
+            "check.crcs": True,
             "allow.auto.create.topics": False,
             "queued.max.messages.kbytes": _QUEUED_KILOBYTES,
         }

@@ -226,7 +226,7 @@ class TopicRecords:
                 f"records of {name} from offset {part.next_offset} on cannot be read: {error.str()}",
                 stream_partition=self._number(part),
                 expected="records as their producer wrote them",
-                remedy="make a replica that is whole the partition's leader: the consumer tries again every half minute",
+                remedy="let a whole replica lead the partition: the consumer tries again every half minute",
             )
         self._client.fail(error)
 

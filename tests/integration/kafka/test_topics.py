@@ -1,6 +1,8 @@
 """What topics do while they are read: they grow, lose records, are compacted, deleted, and hold odd records."""
 
+import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
-from cdc_pipeline.errors import SourceAway, StreamMoved
+from cdc_pipeline.errors import PartitionFailed, SourceAway, StreamMoved
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.topics import read_topic_ids
-from tests.support.kafka import TopicFeed
+from tests.support.kafka import SecureKafka, TopicFeed
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, recorded, shown, until_the_last_statement
 
 pytestmark = pytest.mark.kafka
@@ -263,6 +265,25 @@ def test_a_record_that_cannot_be_read_is_quarantined_at_its_topics_table(
     assert f"{feed.topic(ITEMS)} [0] line 1" in kept["reason"]
     assert words in kept["reason"]
     assert feed.notes(ITEMS) == {1: "before", 2: "after"}
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "gzip"])
+def test_records_that_were_damaged_on_the_brokers_disk_are_refused_by_partition_and_offset(
+    compression: str, feed: TopicFeed, secure_kafka: SecureKafka
+) -> None:
+    feed.create("public.packed", settings={"compression.type": compression})
+    topic = feed.topic("public.packed")
+    feed = replace(feed, tables=({**TABLES[0], "name": "public.packed"},))
+    feed.write("public.packed", 1, "one")
+    feed.consume()
+    feed.write("public.packed", 2, "x" * 1_000)
+    (log,) = secure_kafka.ca.parent.rglob(f"{topic}-0/*0.log")
+    with log.open("r+b") as file:
+        file.seek(-10, os.SEEK_END)
+        file.write(b"\x55" * 5)
+    with pytest.raises(PartitionFailed, match=r"packed \[0\] from offset 1 on cannot be read"):
+        feed.go_on()
+    assert feed.notes("public.packed") == {1: "one"}
 
 
 def test_brokers_that_do_not_answer_are_an_outage_with_a_remedy(tmp_path: Path, store_url: str) -> None:
