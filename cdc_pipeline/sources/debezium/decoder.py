@@ -120,8 +120,7 @@ class DebeziumDecoder:
         """
         for (of, name), memory in list(self._memory.items()):
             if of in parents:
-                own = self._remembered(number, name, TableName.parse(name))
-                own.position = own.settled = max(own.position, memory.position)
+                self._remembered(number, name, TableName.parse(name)).follow(memory)
 
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """Returns the events that were added since the last call: rows in the order of the lines, then unfit lines."""
@@ -162,8 +161,6 @@ class DebeziumDecoder:
             return "truncate of a table without rows"
         memory = self._remembered(adding.number, layout.name, layout.table)
         self._note_plain(adding.number, layout, memory)
-        commit_position = adding.commit_positions[adding.place]
-        memory.enter(commit_position)
         if not layout.schema.key and self._is_repeated(event, memory):
             return "row that was sent twice"
         before_it, memory.event = memory.event, event
@@ -184,7 +181,7 @@ class DebeziumDecoder:
             memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
         placed = self._taken.run_of(layout)
         for change in changes:
-            placed.add(change, event, raw, version, commit_position)
+            placed.add(change, event, raw, version, adding.commit_positions[adding.place])
         return None
 
     def _note_plain(self, number: int, layout: Layout, memory: PartitionMemory) -> None:
@@ -229,17 +226,20 @@ class DebeziumDecoder:
     def _is_repeated(self, event: EnvelopeEvent, memory: PartitionMemory) -> bool:
         """Returns whether a line of a keyless table was delivered before, so that its row would count twice.
 
-        Decides by the event's position in the source's log, which never falls in a log that is sent once. Only rows of
-        one transaction may share a position: of those that are equal, one counts.
+        Decides by the event's position in the source's log, which never falls in a log that is sent once. Rows that
+        one statement wrote may share a position, such as those of COPY: of those that are equal, one counts.
         """
         position = source_position(event)
         if position == 0:
             return False
+        block = event.value.get("transaction")
         if self._sequence_by or event.is_of_snapshot or not is_exact(event):
-            return memory.event is not None and _identity(memory.event) == _identity(event)
-        if position < memory.position or position <= memory.settled:
-            return True
-        return memory.is_repeated_at(position, repr(_identity(event)))
+            known = memory.event
+            return (
+                known is not None and known.value.get("transaction") == block and _identity(known) == _identity(event)
+            )
+        order = block.get("total_order") if isinstance(block, dict) else None
+        return memory.is_repeated_at(position, repr(_identity(event)), order if type(order) is int and order > 0 else 0)
 
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
         """Quarantines the line at its table, or at the first listed table if the line names none."""
@@ -274,4 +274,4 @@ def _reached(position: str, horizon: str) -> PartitionMemory:
 
 
 def _identity(event: EnvelopeEvent) -> tuple[object, ...]:
-    return tuple(event.value.get(name) for name in ("op", "before", "after", "source", "transaction"))
+    return tuple(event.value.get(name) for name in ("op", "before", "after", "source"))

@@ -18,6 +18,9 @@ from cdc_pipeline.sources.known import PartitionProgress
 log = structlog.get_logger()
 
 _MICROSECOND = timedelta(microseconds=1)
+_DIGEST_DIGITS = 16
+_MOST_KEPT_ROWS = 2_000
+"""A page of PostgreSQL has at most some hundred rows, which COPY may write at one position."""
 
 
 class TooLate(LineRefused):
@@ -61,44 +64,55 @@ class RowHorizon:
 class PartitionMemory:
     """The state of one table in one stream partition.
 
-    `position`: the highest source position. `settled`: the highest one before the current transaction. `event`: the
-    last event. For a keyless table, `position` leaves out rows of a Debezium snapshot, since changes that the snapshot
-    did not see may have lower positions; `rows`: the digests of its events at `position`. `texts`: which fields of
-    `order_by` are texts.
+    `position`: the highest source position. `event`: the last event. For a keyless table, `position` leaves out rows of
+    a Debezium snapshot, since changes that the snapshot did not see may have lower positions; `rows`: the digests of
+    its events at `position`, None if they are not known; `order`: the highest `total_order` of those. `texts`: which
+    fields of `order_by` are texts.
     """
 
     position: int = 0
-    settled: int = 0
-    commit_position: int = -1
     event: EnvelopeEvent | None = None
-    rows: set[bytes] = field(default_factory=set)
+    rows: dict[str, None] | None = field(default_factory=dict)
+    order: int = 0
     texts: tuple[bool, ...] | None = None
     horizon: RowHorizon = field(default_factory=RowHorizon)
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Reads the text that `encode` wrote. Raises ValueError for any other text."""
-        position, *horizon = text.split(" ")
-        number = int(position, 16)
-        if not horizon:
-            return cls(position=number, settled=number)
-        version, next_, since, newest = horizon
-        kept = RowHorizon(version=version, next=next_, since=int(since), newest=newest)
-        return cls(position=number, settled=number, horizon=kept)
+        """Reads the text that `encode` wrote, now or before it wrote digests. Raises ValueError for any other text."""
+        place, *horizon = text.split(" ")
+        position, *of_rows = place.split(":")
+        memory = cls(position=int(position, 16), rows=None)
+        if of_rows:
+            order, digests = of_rows
+            starts = range(0, len(digests), _DIGEST_DIGITS)
+            memory.rows = dict.fromkeys(digests[start : start + _DIGEST_DIGITS] for start in starts)
+            memory.order = int(order, 16)
+        if horizon:
+            version, next_, since, newest = horizon
+            memory.horizon = RowHorizon(version=version, next=next_, since=int(since), newest=newest)
+        return memory
 
     def encode(self) -> str:
-        """Returns the position as text, followed by the horizon if there is one."""
+        """Returns the position as text, followed by the digests of its rows and by the horizon if there are any."""
         return self.encode_at(self.position)
 
     def encode_at(self, position: int) -> str:
         """Returns the same for another position."""
-        kept = self.horizon
+        kept, rows = self.horizon, self.rows
+        known = f":{self.order:x}:{''.join(rows)}" if rows and len(rows) <= _MOST_KEPT_ROWS else ""
         rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
-        return "%032x" % position + rest  # noqa: UP031 - half the time, for each transaction
+        return "%032x" % position + known + rest  # noqa: UP031 - half the time, for each transaction
 
-    def enter(self, commit_position: int) -> None:
-        if commit_position != self.commit_position:
-            self.commit_position, self.settled = commit_position, self.position
+    def follow(self, other: Self) -> None:
+        """Goes on where `other` ended, if that is higher."""
+        if other.position > self.position:
+            self.position, self.order = other.position, other.order
+            self.rows = None if other.rows is None else dict(other.rows)
+        elif other.position == self.position:
+            known = self.rows is not None and other.rows is not None
+            self.rows = {**(self.rows or {}), **(other.rows or {})} if known else None
+            self.order = max(self.order, other.order)
 
     def look_at_order(self, table: TableName, version: str) -> None:
         """Warns once of a field with numbers in some rows and texts in others: they do not sort by what they mean."""
@@ -114,14 +128,23 @@ class PartitionMemory:
             known = ()
         self.texts = known
 
-    def is_repeated_at(self, position: int, identity: str) -> bool:
-        """Records an event of a keyless table. Returns whether an equal one was recorded at the same position."""
-        if position > self.position:
-            self.rows.clear()
-        digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()
-        known = digest in self.rows
-        self.rows.add(digest)
-        return known
+    def is_repeated_at(self, position: int, identity: str, order: int) -> bool:
+        """Records an event of a keyless table. Returns whether it was recorded before.
+
+        All below the highest position were. Of events at one position that are equal, one with a higher `order`, its
+        number in the transaction, is another one. What is sent again never has a higher number.
+        """
+        if position != self.position:
+            if position < self.position:
+                return True
+            self.rows, self.order = {}, 0
+        if self.rows is None:
+            return True
+        digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_DIGITS]
+        if digest in self.rows and order <= self.order:
+            return True
+        self.rows[digest], self.order = None, max(self.order, order)
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

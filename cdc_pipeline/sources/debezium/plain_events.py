@@ -125,15 +125,10 @@ class PlainTable:
         versions = list(map(encode_place, positions, [raw.place for raw in raws]))
         if versions[0] < memory.horizon.version:
             return 0
-        commit_positions = adding.commit_positions[first:end]
-        if commit_positions[-1] != memory.commit_position:
-            begun = commit_positions.index(commit_positions[-1])
-            memory.position = positions[begun - 1] if begun else memory.position
-            memory.enter(commit_positions[-1])
         memory.event, memory.position = events[-1], positions[-1]
         adding.go_on_by(self.layout.name, memory, positions)
         operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]
-        taken.run_of(self.layout).add_rows(operations, rows, events, raws, versions, commit_positions)
+        taken.run_of(self.layout).add_rows(operations, rows, events, raws, versions, adding.commit_positions[first:end])
         return len(rows)
 
     def _rows(self, events: Sequence[EnvelopeEvent]) -> Sequence[Fields]:

@@ -1,0 +1,80 @@
+"""Rows of a keyless table that are sent again count once; rows that share their place in the source's log all count."""
+
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from tests.support.decoding import ORDERS, Decoding, orders, postgres
+
+TABLE = orders(columns={"a": "int8"})
+
+
+def copied(*values: int, orders_from: int | None = None) -> list[dict[str, Any]]:
+    """Rows of one page that COPY wrote: all at one place. `orders_from`: total_order of the first."""
+    return [
+        postgres("c", 1000, after={"a": value}, order=None if orders_from is None else orders_from + number)
+        for number, value in enumerate(values)
+    ]
+
+
+def values(reader: Decoding) -> list[int]:
+    return [row["a"] for row in reader.rows]
+
+
+def opened_again(reader: Decoding) -> Decoding:
+    return Decoding(TABLE, registered=reader.registered)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in one run", "after a restart"])
+def test_rows_at_one_place_that_are_read_in_two_parts_all_count(*, again: bool) -> None:
+    first = Decoding(TABLE)
+    first.send(*copied(1, 2))
+    second = opened_again(first) if again else first
+    second.send(*copied(1, 2, 3, 4))
+    second.send(*copied(4), postgres("c", 900, after={"a": 9}), postgres("c", 2000, after={"a": 5}))
+    assert values(first) + (values(second) if again else []) == [1, 2, 3, 4, 5]
+    assert second.skipped == ["row that was sent twice"] * 4
+
+
+def test_equal_rows_at_one_place_are_told_apart_by_their_numbers() -> None:
+    first = Decoding(TABLE)
+    first.send(*copied(7, 7, orders_from=3))
+    second = opened_again(first)
+    second.send(*copied(7, 7, 7, orders_from=3))
+    assert values(first) + values(second) == [7, 7, 7]
+
+
+def test_a_row_that_is_sent_again_under_a_lower_number_counts_once() -> None:
+    """A connector that was started again in the middle of a transaction counts from there."""
+    first = Decoding(TABLE)
+    first.send(*copied(7, orders_from=3))
+    first.send(*copied(7, orders_from=1))
+    assert values(first) == [7]
+
+
+def test_a_state_that_was_registered_without_rows_still_drops_what_was_read() -> None:
+    place = 995 << 64 | 1000
+    reader = Decoding(TABLE, registered={0: {ORDERS: f"{place:032x}"}})
+    reader.send(*copied(1, 2), postgres("c", 2000, after={"a": 5}))
+    assert values(reader) == [5]
+
+
+def test_the_rows_of_one_place_are_kept_up_to_a_bound() -> None:
+    reader = Decoding(TABLE)
+    reader.send(*copied(*range(2_000)))
+    assert len(reader.registered[0][ORDERS]) < 33_000
+    reader.send(*copied(2_000))
+    assert reader.registered[0][ORDERS] == f"{995 << 64 | 1000:032x}"
+    assert PartitionMemory.decode(reader.registered[0][ORDERS]).rows is None
+
+
+def test_a_partition_that_continues_others_knows_their_last_rows() -> None:
+    parents = [PartitionMemory(position=9, rows={each: None}, order=number) for number, each in enumerate("ab")]
+    child, later = PartitionMemory(), PartitionMemory(position=10)
+    for parent in parents:
+        child.follow(parent)
+        later.follow(parent)
+    assert (child.position, child.order, child.rows) == (9, 1, {"a": None, "b": None})
+    assert (later.position, later.rows) == (10, {})
+    assert parents[0].rows == {"a": None}
