@@ -39,6 +39,7 @@ class Decoding:
         known: Mapping[TableName, TableSchema] | None = None,
         upserts: Collection[TableName] = (),
         registered: Mapping[int, Mapping[TableName, str]] | None = None,
+        horizons: Mapping[TableName, str] | None = None,
     ) -> None:
         self.registered: dict[int, dict[TableName, str]] = {
             number: dict((registered or {}).get(number, {})) for number in range(partitions)
@@ -52,6 +53,7 @@ class Decoding:
             tables=DebeziumTables(tables, known or {}, dict.fromkeys(range(partitions), tables[0].table), upserts),
             sequence_by=(),
             last_position=self.registered,
+            horizons=horizons or {},
             alone=partitions == 1,
         )
 

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change
 from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
@@ -27,6 +27,7 @@ from cdc_pipeline.sources.protocol import TableEvents
 log = structlog.get_logger()
 
 _MOST_NOTES = 100
+_DELETING = (Operation.DELETE, Operation.TRUNCATE)
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +165,8 @@ class DebeziumDecoder:
         if not layout.schema.key and self._is_repeated(event, memory):
             return "row that was sent twice"
         before_it, memory.event = memory.event, event
-        position = max(memory.position, source_position(event))
+        own = source_position(event)
+        position = max(memory.position, own)
         if layout.schema.key or not (event.is_of_snapshot and is_exact(event)):
             memory.position = position
         adding.touches = layout.name, memory
@@ -179,9 +181,14 @@ class DebeziumDecoder:
         memory.horizon.check(version)
         if self._late_by is not None:
             memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
-        placed = self._taken.run_of(layout)
+        placed, earlier = self._taken.run_of(layout), ""
+        if own < position and not self._alone and not self._sequence_by:
+            earlier = _version_elsewhere(event, own, raw.place, before_it)
         for change in changes:
-            placed.add(change, event, raw, version, adding.commit_positions[adding.place])
+            is_early = earlier and change.operation in _DELETING
+            if not is_early or earlier >= memory.horizon.version:
+                chosen = earlier if is_early else version
+                placed.add(change, event, raw, chosen, adding.commit_positions[adding.place])
         return None
 
     def _note_plain(self, number: int, layout: Layout, memory: PartitionMemory) -> None:
@@ -271,6 +278,18 @@ def _reached(position: str, horizon: str) -> PartitionMemory:
     memory = PartitionMemory.decode(position)
     memory.horizon.version = max(memory.horizon.version, horizon)
     return memory
+
+
+def _version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: EnvelopeEvent | None) -> str:
+    """Returns the version at which a line that is sent again deletes rows of other stream partitions, "" for its own.
+
+    Their rows may be newer than the line, though not newer than what its stream partition has reached.
+    """
+    if event.operation not in "ct" or event.is_of_snapshot or not is_exact(event):
+        return ""
+    if before_it is not None and before_it.operation == "d" and source_position(before_it) == own:
+        return ""  # both halves of a key change are here, so the order of the lines decides
+    return encode_place(own, place)
 
 
 def _identity(event: EnvelopeEvent) -> tuple[object, ...]:

@@ -40,7 +40,7 @@ class PlacedChanges:
     """Changes of one table under one layout, with their lines and versions: a list per field, an item per change.
 
     `values`, `absent`, `old_ids`: as in `Change`. `commit_times`: in microseconds since 1970. If a line gives two
-    changes, both have the same version.
+    changes, both have the same version, unless the line is sent again: then the delete has its older place in the log.
     """
 
     operations: list[Operation] = field(default_factory=list)

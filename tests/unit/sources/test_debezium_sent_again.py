@@ -1,0 +1,111 @@
+"""Truncates and key changes that are sent again, in a topic of several partitions, delete nothing that is newer."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.record import Operation
+from cdc_pipeline.sources.debezium.versions import encode_place
+from tests.support.decoding import ORDERS, Decoding, Json, orders, postgres
+from tests.support.reference.model import Event, apply_events, visible
+
+TABLE = orders(id=["id"], columns={"id": "int8", "v": "text"})
+HEADERS = {"trace": "x"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    partition: int
+    value: Json
+    headers: Json
+
+
+def insert(partition: int, lsn: int, number: int) -> Sent:
+    after = {"id": number, "v": f"row {number} at {lsn}"}
+    return Sent(partition=partition, value=postgres("c", lsn, after=after), headers=HEADERS)
+
+
+def delete(partition: int, lsn: int, number: int) -> Sent:
+    return Sent(partition=partition, value=postgres("d", lsn, before={"id": number, "v": None}), headers=HEADERS)
+
+
+def truncate(partition: int, lsn: int) -> Sent:
+    return Sent(partition=partition, value=postgres("t", lsn), headers=HEADERS)
+
+
+def key_change(partitions: tuple[int, int], lsn: int, old: int, new: int) -> list[Sent]:
+    before, after = {"id": old, "v": None}, {"id": new, "v": f"row {new} at {lsn}"}
+    return [
+        Sent(
+            partition=partitions[0],
+            value=postgres("d", lsn, before=before),
+            headers={"__debezium.newkey": json.dumps({"id": new})},
+        ),
+        Sent(
+            partition=partitions[1],
+            value=postgres("c", lsn, after=after),
+            headers={"__debezium.oldkey": json.dumps({"id": old})},
+        ),
+    ]
+
+
+def table_after(story: list[Sent], reader: Decoding | None = None) -> dict[int, str]:
+    reader = reader or Decoding(TABLE, partitions=2)
+    for each in story:
+        reader.send(each.value, headers=each.headers, partition=each.partition)
+    assert reader.refused == []
+    found = visible(apply_events({}, [_event(row) for row in reader.rows], columns=("v",)))
+    return {int(str(number)): str(row.values["v"]) for (number,), row in found.items()}
+
+
+def _event(row: dict[str, Any]) -> Event:
+    return Event(
+        operation=Operation(row["_cdc_op"]),
+        version=row["_cdc_version"],
+        id=(row["id"],) if "id" in row else (),
+        old_id=(row["_cdc_old_id"],) if "_cdc_old_id" in row else (),
+        values={"v": row["v"]} if "v" in row else {},
+    )
+
+
+STORIES: dict[str, tuple[list[Sent], int]] = {
+    "a truncate": ([insert(0, 10, 1), truncate(0, 50), insert(1, 60, 2), insert(0, 100, 3)], 1),
+    "a key change": ([insert(0, 10, 1), *key_change((0, 1), 50, 1, 2), insert(0, 60, 1), insert(1, 100, 3)], 1),
+    "a key change to an id that was deleted before": (
+        [
+            *(insert(1, 10, 2), insert(0, 20, 1), delete(1, 40, 2)),
+            *key_change((0, 1), 50, 1, 2),
+            *(insert(0, 60, 1), insert(1, 100, 3)),
+        ],
+        2,
+    ),
+    "a key change inside a partition, with what is before it": (
+        [insert(0, 10, 1), *key_change((0, 0), 50, 1, 2), insert(1, 60, 5), insert(0, 100, 3)],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("story", "since"), STORIES.values(), ids=STORIES)
+def test_a_log_that_is_sent_again_ends_where_it_ended(story: list[Sent], since: int) -> None:
+    once = table_after(story)
+    assert once
+    assert table_after(story + story[since:]) == once
+    assert table_after(story + [each for each in story[since:] if each.value["source"]["lsn"] <= 50]) == once
+
+
+def test_what_is_below_the_horizon_was_deleted_before() -> None:
+    story = [insert(1, 60, 2), insert(0, 100, 3), truncate(0, 50)]
+    horizons = {ORDERS: encode_place(55 << 64 | 55, 0)}
+    reader = Decoding(TABLE, partitions=2, horizons=horizons)
+    assert table_after(story, reader) == {2: "row 2 at 60", 3: "row 3 at 100"}
+    assert [row["_cdc_op"] for row in reader.rows] == ["i", "i"]
+
+
+def test_in_one_partition_the_order_of_the_lines_decides() -> None:
+    story = [insert(0, 10, 1), truncate(0, 50), insert(0, 60, 2)]
+    reader = Decoding(TABLE)
+    assert table_after([*story, *story], reader) == {2: "row 2 at 60"}
+    assert table_after([insert(0, 10, 1), truncate(0, 5)], Decoding(TABLE)) == {}
