@@ -20,6 +20,7 @@ from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, at
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
 from cdc_pipeline.sources.debezium.plain_events import Adding, Part, PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
+from cdc_pipeline.sources.debezium.sent_again import is_repeated, version_elsewhere
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 from cdc_pipeline.sources.protocol import TableEvents
@@ -162,7 +163,7 @@ class DebeziumDecoder:
             return "truncate of a table without rows"
         memory = self._remembered(adding.number, layout.name, layout.table)
         self._note_plain(adding.number, layout, memory)
-        if not layout.schema.key and self._is_repeated(event, memory):
+        if not layout.schema.key and is_repeated(event, memory, in_order=not self._sequence_by):
             return "row that was sent twice"
         before_it, memory.event = memory.event, event
         own = source_position(event)
@@ -183,7 +184,7 @@ class DebeziumDecoder:
             memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
         placed, earlier = self._taken.run_of(layout), ""
         if own < position and not self._alone and not self._sequence_by:
-            earlier = _version_elsewhere(event, own, raw.place, before_it)
+            earlier = version_elsewhere(event, own, raw.place, before_it)
         for change in changes:
             is_early = earlier and change.operation in _DELETING
             if not is_early or earlier >= memory.horizon.version:
@@ -230,24 +231,6 @@ class DebeziumDecoder:
             self._watch.look(event, layout)
         return layout
 
-    def _is_repeated(self, event: EnvelopeEvent, memory: PartitionMemory) -> bool:
-        """Returns whether a line of a keyless table was delivered before, so that its row would count twice.
-
-        Decides by the event's position in the source's log, which never falls in a log that is sent once. Rows that
-        one statement wrote may share a position, such as those of COPY: of those that are equal, one counts.
-        """
-        position = source_position(event)
-        if position == 0:
-            return False
-        block = event.value.get("transaction")
-        if self._sequence_by or event.is_of_snapshot or not is_exact(event):
-            known = memory.event
-            return (
-                known is not None and known.value.get("transaction") == block and _identity(known) == _identity(event)
-            )
-        order = block.get("total_order") if isinstance(block, dict) else None
-        return memory.is_repeated_at(position, repr(_identity(event)), order if type(order) is int and order > 0 else 0)
-
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
         """Quarantines the line at its table, or at the first listed table if the line names none."""
         settings = None if line.event is None else attempt(partial(self._tables.table_of, line.event))
@@ -278,19 +261,3 @@ def _reached(position: str, horizon: str) -> PartitionMemory:
     memory = PartitionMemory.decode(position)
     memory.horizon.version = max(memory.horizon.version, horizon)
     return memory
-
-
-def _version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: EnvelopeEvent | None) -> str:
-    """Returns the version at which a line that is sent again deletes rows of other stream partitions, "" for its own.
-
-    Their rows may be newer than the line, though not newer than what its stream partition has reached.
-    """
-    if event.operation not in "ct" or event.is_of_snapshot or not is_exact(event):
-        return ""
-    if before_it is not None and before_it.operation == "d" and source_position(before_it) == own:
-        return ""  # both halves of a key change are here, so the order of the lines decides
-    return encode_place(own, place)
-
-
-def _identity(event: EnvelopeEvent) -> tuple[object, ...]:
-    return tuple(event.value.get(name) for name in ("op", "before", "after", "source"))

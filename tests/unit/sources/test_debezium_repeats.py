@@ -78,3 +78,14 @@ def test_a_partition_that_continues_others_knows_their_last_rows() -> None:
     assert (child.position, child.order, child.rows) == (9, 1, {"a": None, "b": None})
     assert (later.position, later.rows) == (10, {})
     assert parents[0].rows == {"a": None}
+
+
+def test_equal_rows_of_a_snapshot_count_unless_one_is_sent_twice() -> None:
+    """The snapshot of a table has one place and one time in `source`, and a time of its own for each row."""
+    rows = [postgres("r", 1000, after={"a": 1}) | {"ts_ms": 1_700, "ts_us": 1_700_000 + number} for number in range(3)]
+    for row in rows:
+        row["source"]["snapshot"] = "true"
+    reader = Decoding(TABLE)
+    for row in (*rows, rows[-1]):
+        reader.send(row)
+    assert (values(reader), reader.skipped) == ([1, 1, 1], ["row that was sent twice"])

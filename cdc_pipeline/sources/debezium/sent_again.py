@@ -1,0 +1,43 @@
+"""Events that are sent again: which rows of keyless tables are dropped, and which rows others may still delete."""
+
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
+
+_CONTENT = ("op", "before", "after", "source")
+_READ_AT = ("ts_ms", "ts_us", "ts_ns")
+
+
+def is_repeated(event: EnvelopeEvent, memory: PartitionMemory, *, in_order: bool) -> bool:
+    """Returns whether a line of a keyless table was delivered before, so that its row would count twice.
+
+    Decides by the event's position in the source's log, which never falls in a log that is sent once. Rows that one
+    statement wrote may share a position, such as those of COPY: of those that are equal, one counts. Rows of a snapshot
+    have one position and one `source`; each has the time at which it was read. `in_order`: the lines are in order.
+    """
+    position = source_position(event)
+    if position == 0:
+        return False
+    if not in_order or event.is_of_snapshot or not is_exact(event):
+        names = (*_CONTENT, "transaction", *(_READ_AT if event.is_of_snapshot else ()))
+        return memory.event is not None and _values(memory.event, names) == _values(event, names)
+    block = event.value.get("transaction")
+    order = block.get("total_order") if isinstance(block, dict) else None
+    identity = repr(_values(event, _CONTENT))
+    return memory.is_repeated_at(position, identity, order if type(order) is int and order > 0 else 0)
+
+
+def version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: EnvelopeEvent | None) -> str:
+    """Returns the version at which a line that is sent again deletes rows of other stream partitions, "" for its own.
+
+    Their rows may be newer than the line, though not newer than what its stream partition has reached.
+    """
+    if event.operation not in "ct" or event.is_of_snapshot or not is_exact(event):
+        return ""
+    if before_it is not None and before_it.operation == "d" and source_position(before_it) == own:
+        return ""  # both halves of a key change are here, so the order of the lines decides
+    return encode_place(own, place)
+
+
+def _values(event: EnvelopeEvent, names: tuple[str, ...]) -> tuple[object, ...]:
+    return tuple(map(event.value.get, names))
