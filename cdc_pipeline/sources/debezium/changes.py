@@ -55,18 +55,24 @@ def changes_of(
 def shown_changes(
     event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
 ) -> tuple[Change, ...]:
-    """Returns the changes of an insert or update of a table with an id, by looking at each value of the event."""
+    """Returns the changes of an insert or update of a table with an id, by looking at each value of the event.
+
+    The create of a key change may keep the lake's id, of which the source's key has more or other columns. It is an
+    update then: it, too, may leave values out.
+    """
     new_id = _id_in(after, layout) or _id_in({**(event.key or {}), **after}, layout) or {}
     old_id = _old_id(event, layout, before_it)
     if old_id is None and event.operation == "u":
         _refuse_hidden_id(event, layout)
     moved = old_id is not None and not _is_same(old_id, new_id, layout)
-    hidden = _may_hide_values(event, moved=moved, alone=alone)
+    is_half = event.headers is not None and OLD_KEY in event.headers
+    is_update = event.operation == "u" or (is_half and old_id is not None)
+    hidden = _may_hide_values(event, moved=moved or is_half, alone=alone)
     here = {name: after[name] for name in layout.names if name in after}
     absent = [name for name, value in here.items() if hidden and _is_hidden(event, name, value, layout)]
     if event.source.get("connector") == MONGODB:
         here = {name: here.get(name) for name in layout.names}  # a document shows all the fields that it has
-    elif event.operation == "u" or moved:
+    elif is_update or moved:
         absent += [name for name in layout.names if name not in after and name not in new_id]
     values = {**{name: value for name, value in here.items() if name not in absent}, **new_id}
     if moved and old_id is not None:
@@ -74,7 +80,7 @@ def shown_changes(
             Change(operation=Operation.DELETE, values=old_id),
             Change(operation=Operation.MOVE, values=values, absent=tuple(absent), old_id=old_id),
         )
-    partial = event.operation == "u" or bool(absent)
+    partial = is_update or bool(absent)
     return (Change(operation=Operation.UPDATE if partial else Operation.INSERT, values=values, absent=tuple(absent)),)
 
 
@@ -117,11 +123,10 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
 
 
 def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
-    """Returns the delete; none for the delete event of a key change, whose create event deletes the old id as well."""
-    old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
-    new_id = _id_in(event.new_key, layout)
-    if new_id is not None and new_id != old_id:
+    """Returns the delete; none for the delete event of a key change, whose create event says everything."""
+    if _id_in(event.new_key, layout) is not None:
         return ()
+    old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
     return (Change(operation=Operation.DELETE, values=old_id or {}),)
 
 

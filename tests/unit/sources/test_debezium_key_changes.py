@@ -1,0 +1,43 @@
+"""Key changes whose key has more columns than the lake's id, or other ones."""
+
+import json
+
+import pytest
+
+from tests.support.decoding import PLACEHOLDER, Decoding, Json, orders, postgres
+
+COLUMNS = {"id": "int8", "region": "text", "big": "text"}
+
+
+def change_key(reader: Decoding, old: Json, new: Json, before: Json, after: Json) -> None:
+    old_half, new_half = postgres("d", 20, before=before), postgres("c", 20, after=after)
+    reader.send(old_half, key=old, headers={"__debezium.newkey": json.dumps(new)})
+    reader.send(None, key=old, headers={"__debezium.newkey": json.dumps(new)})
+    reader.send(new_half, key=new, headers={"__debezium.oldkey": json.dumps(old)})
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_key_change_that_keeps_the_id_is_an_update(partitions: int) -> None:
+    reader = Decoding(orders(id=["id"], columns=COLUMNS), partitions=partitions)
+    old, new = {"id": 1, "region": "eu"}, {"id": 1, "region": "us"}
+    change_key(reader, old, new, {**old, "big": None}, {**new, "big": PLACEHOLDER})
+    (row,) = reader.rows
+    assert (row["_cdc_op"], row["region"], row["_cdc_absent"], row.get("big")) == ("u", "us", ["big"], None)
+    assert reader.refused == []
+
+
+def test_a_key_change_that_keeps_the_id_and_shows_its_row_sets_all_of_it() -> None:
+    reader = Decoding(orders(id=["id"], columns=COLUMNS))
+    old, new = {"id": 1, "region": "eu"}, {"id": 1, "region": "us"}
+    change_key(reader, old, new, {**old, "big": None}, {**new, "big": "B"})
+    (row,) = reader.rows
+    assert (row["id"], row["region"], row["big"], row.get("_cdc_absent")) == (1, "us", "B", None)
+
+
+def test_a_placeholder_is_no_value_where_the_key_has_other_columns_than_the_id() -> None:
+    reader = Decoding(orders(id=["region"], columns=COLUMNS))
+    old, new = {"id": 1}, {"id": 2}
+    change_key(reader, old, new, {**old, "region": None, "big": None}, {"id": 2, "region": "eu", "big": PLACEHOLDER})
+    (row,) = reader.rows
+    assert (row["_cdc_op"], row["region"], row["_cdc_absent"], row.get("big")) == ("u", "eu", ["big"], None)
+    assert ["the id column region is NULL" in why for why in reader.refused] == [True]
