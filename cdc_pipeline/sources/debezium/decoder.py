@@ -20,7 +20,7 @@ from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, at
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
 from cdc_pipeline.sources.debezium.plain_events import Adding, Part, PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
-from cdc_pipeline.sources.debezium.sent_again import is_repeated, version_elsewhere
+from cdc_pipeline.sources.debezium.sent_again import check_server, is_repeated, version_elsewhere
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 from cdc_pipeline.sources.protocol import TableEvents
@@ -163,10 +163,12 @@ class DebeziumDecoder:
             return "truncate of a table without rows"
         memory = self._remembered(adding.number, layout.name, layout.table)
         self._note_plain(adding.number, layout, memory)
+        own = source_position(event)
+        if not self._sequence_by and not (self._alone and layout.schema.key):
+            check_server(event, memory, own, layout.name)
         if not layout.schema.key and is_repeated(event, memory, in_order=not self._sequence_by):
             return "row that was sent twice"
         before_it, memory.event = memory.event, event
-        own = source_position(event)
         position = max(memory.position, own)
         if layout.schema.key or not (event.is_of_snapshot and is_exact(event)):
             memory.position = position

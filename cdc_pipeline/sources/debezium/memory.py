@@ -66,23 +66,27 @@ class PartitionMemory:
 
     `position`: the highest source position. `event`: the last event. For a keyless table, `position` leaves out rows of
     a Debezium snapshot, since changes that the snapshot did not see may have lower positions; `rows`: the digests of
-    its events at `position`, None if they are not known; `order`: the highest `total_order` of those. `texts`: which
-    fields of `order_by` are texts.
+    its events at `position`, None if they are not known; `order`: the highest `total_order` of those. `servers`: those
+    of MySQL or MariaDB that wrote the events, for tables whose events are compared by position. `texts`: which fields
+    of `order_by` are texts.
     """
 
     position: int = 0
     event: EnvelopeEvent | None = None
     rows: dict[str, None] | None = field(default_factory=dict)
     order: int = 0
+    servers: tuple[int, ...] = ()
     texts: tuple[bool, ...] | None = None
     horizon: RowHorizon = field(default_factory=RowHorizon)
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Reads the text that `encode` wrote, now or before it wrote digests. Raises ValueError for any other text."""
+        """Reads the text that `encode` wrote, now or when it wrote less. Raises ValueError for any other text."""
         place, *horizon = text.split(" ")
+        place, _, servers = place.partition("@")
         position, *of_rows = place.split(":")
         memory = cls(position=int(position, 16), rows=None)
+        memory.servers = tuple(map(int, servers.split(","))) if servers else ()
         if of_rows:
             order, digests = of_rows
             starts = range(0, len(digests), _DIGEST_DIGITS)
@@ -94,18 +98,20 @@ class PartitionMemory:
         return memory
 
     def encode(self) -> str:
-        """Returns the position as text, followed by the digests of its rows and by the horizon if there are any."""
+        """Returns the position as text, followed by its rows, the servers and the horizon if there are any."""
         return self.encode_at(self.position)
 
     def encode_at(self, position: int) -> str:
         """Returns the same for another position."""
         kept, rows = self.horizon, self.rows
         known = f":{self.order:x}:{''.join(rows)}" if rows and len(rows) <= _MOST_KEPT_ROWS else ""
+        servers = f"@{','.join(map(str, self.servers))}" if self.servers else ""
         rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
-        return "%032x" % position + known + rest  # noqa: UP031 - half the time, for each transaction
+        return "%032x" % position + known + servers + rest  # noqa: UP031 - half the time, for each transaction
 
     def follow(self, other: Self) -> None:
         """Goes on where `other` ended, if that is higher."""
+        self.servers += tuple(server for server in other.servers if server not in self.servers)
         if other.position > self.position:
             self.position, self.order = other.position, other.order
             self.rows = None if other.rows is None else dict(other.rows)

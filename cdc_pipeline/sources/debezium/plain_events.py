@@ -117,7 +117,7 @@ class PlainTable:
         """Adds the next events up to one that may hide a value or change its id. Returns how many it added."""
         rows = self._rows(events)
         events = events[: len(rows)]
-        if not rows:
+        if not rows or not (self.alone or self._are_of_known_servers(events)):
             return 0
         first, end = adding.place, adding.place + len(events)
         memory, raws = self.memory, [line.raw for line in adding.lines[first:end]]
@@ -130,6 +130,12 @@ class PlainTable:
         operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]
         taken.run_of(self.layout).add_rows(operations, rows, events, raws, versions, adding.commit_positions[first:end])
         return len(rows)
+
+    def _are_of_known_servers(self, events: Sequence[EnvelopeEvent]) -> bool:
+        if "server_id" not in events[0].source:
+            return True
+        known = (*self.memory.servers, 0, None)
+        return all(event.source.get("server_id") in known for event in events)
 
     def _rows(self, events: Sequence[EnvelopeEvent]) -> Sequence[Fields]:
         """Returns the rows of the events up to one that may be no whole row with the id that it had before."""

@@ -1,5 +1,6 @@
-"""Events that are sent again: which rows of keyless tables are dropped, and which rows others may still delete."""
+"""Events that are sent again, and how they are told from those of another server, which has a log of its own."""
 
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
@@ -25,6 +26,23 @@ def is_repeated(event: EnvelopeEvent, memory: PartitionMemory, *, in_order: bool
     order = block.get("total_order") if isinstance(block, dict) else None
     identity = repr(_values(event, _CONTENT))
     return memory.is_repeated_at(position, identity, order if type(order) is int and order > 0 else 0)
+
+
+def check_server(event: EnvelopeEvent, memory: PartitionMemory, own: int, table: str) -> None:
+    """Records the server of MySQL or MariaDB that wrote an event.
+
+    Raises SourceError for a new one whose positions are below those of the others: they cannot be compared.
+    """
+    server = event.source.get("server_id")
+    if type(server) is not int or server <= 0 or server in memory.servers or event.is_of_snapshot:
+        return
+    if memory.servers and own < memory.position and is_exact(event):
+        raise SourceError(
+            f"events of {table} come from the server {server}, at lower places in its log than those before",
+            expected=f"the log of the server {', '.join(map(str, memory.servers))}",
+            remedy="begin a new pipeline with events of the new server, which has a snapshot of its rows first",
+        )
+    memory.servers += (server,)
 
 
 def version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: EnvelopeEvent | None) -> str:

@@ -139,6 +139,13 @@ TABLES: dict[str, tuple[Row, object]] = {
         {**UNTYPED, "exclude_columns": ["N"]},
         {"schema": schema_of({"id": "string", "n": "int32"}), "payload": envelope(after={"id": "a", "n": 1})},
     ),
+    "MySQL or MariaDB: events of a new server, at lower places in its log than those before": (
+        {"name": "public.t", "columns": COLUMNS},
+        [
+            envelope(after=good("a"), source={"lsn": None, "server_id": server, "file": f"bin.{file}", "pos": 4})
+            for server, file in ((1, "000150"), (2, "000003"))
+        ],
+    ),
     "a column that begins with `_cdc_`": (
         UNTYPED,
         {"schema": schema_of({"id": "string", "_cdc_n": "int32"}), "payload": envelope(after={"id": "a"})},

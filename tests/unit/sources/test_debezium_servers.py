@@ -1,0 +1,68 @@
+"""A server of MySQL that takes over has a log of its own, whose places cannot be compared with those before."""
+
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from tests.support.decoding import Decoding
+
+EVENTS = TableName.parse("shop.shop.ev")
+KEYED = TableSettings(name=str(EVENTS), id=("id",), columns={"id": "int8"})
+KEYLESS = TableSettings(name=str(EVENTS), columns={"id": "int8"})
+OLD, NEW = 150, 3
+
+
+def mysql(file: int, pos: int, id_: int, server: int, *, op: str = "c") -> dict[str, Any]:
+    source = {"connector": "mysql", "db": "shop", "table": "ev", "server_id": server, "ts_ms": 1_700_000_000_000}
+    place = {"file": f"bin.{file:06}", "pos": pos, "row": 0, "gtid": f"a:{pos}", "snapshot": str(op == "r").lower()}
+    return {"op": op, "before": None, "after": {"id": id_}, "source": source | place}
+
+
+def ids(reader: Decoding) -> list[int]:
+    return [row["id"] for row in reader.rows]
+
+
+@pytest.mark.parametrize(("table", "partitions"), [(KEYED, 2), (KEYLESS, 1), (KEYLESS, 2)])
+@pytest.mark.parametrize("again", [False, True], ids=["in one run", "after a restart"])
+def test_lower_places_of_another_server_are_refused(*, table: TableSettings, partitions: int, again: bool) -> None:
+    reader = Decoding(table, partitions=partitions)
+    reader.send(*(mysql(OLD, 400 + each, each, 1) for each in range(8)))
+    second = Decoding(table, partitions=partitions, registered=reader.registered) if again else reader
+    second.send(*(mysql(NEW, 400 + each, each, 2) for each in range(3)))
+    assert len(ids(reader)) == 8
+    assert second.skipped == []
+    assert ["come from the server 2, at lower places" in why for why in second.refused] == [True] * 3
+
+
+@pytest.mark.parametrize("servers", [(1, 1), (1, 2)], ids=["of one server", "with those that it copied from another"])
+def test_lines_of_known_servers_may_be_sent_again(servers: tuple[int, int]) -> None:
+    lines = [mysql(OLD, 400, 1, servers[0]), mysql(OLD, 500, 2, servers[1])]
+    keyed, keyless = Decoding(KEYED, partitions=2), Decoding(KEYLESS)
+    for reader in (keyed, keyless):
+        reader.send(*lines)
+        reader.send(*lines)
+        assert reader.refused == []
+    assert (ids(keyed), ids(keyless)) == ([1, 2, 1, 2], [1, 2])
+
+
+def test_another_server_at_higher_places_goes_on() -> None:
+    reader = Decoding(KEYLESS)
+    reader.send(mysql(NEW, 400, 1, 1), mysql(OLD, 400, 2, 2), mysql(OLD, 500, 3, 2))
+    assert (ids(reader), reader.refused) == ([1, 2, 3], [])
+    assert PartitionMemory.decode(reader.registered[0][EVENTS]).servers == (1, 2)
+
+
+def test_rows_of_a_snapshot_name_no_server() -> None:
+    reader = Decoding(KEYED, partitions=2)
+    reader.send(mysql(OLD, 400, 1, 0, op="r"), mysql(OLD, 400, 2, 0, op="r"), mysql(OLD, 500, 3, 1))
+    reader.send(mysql(OLD, 400, 1, 0, op="r"))
+    assert (ids(reader), reader.refused) == ([1, 2, 3, 1], [])
+
+
+def test_in_a_table_with_an_id_and_one_partition_no_place_counts() -> None:
+    reader = Decoding(KEYED)
+    reader.send(mysql(OLD, 400, 1, 1), mysql(NEW, 400, 2, 2))
+    assert (ids(reader), reader.refused) == ([1, 2], [])
