@@ -128,6 +128,8 @@ def _read_value(
     if source.get("connector") == MONGODB:
         value, key = mongodb_value(value), mongodb_key(key)
         source = value["source"]
+    elif "keyspace" in source and not source.get("db"):
+        source = {**source, "db": source["keyspace"]}  # Vitess leaves db empty
     operation = value["op"]
     commit_time = _microseconds(source) or _microseconds(value)
     if operation == "m":
