@@ -160,7 +160,7 @@ class DebeziumDecoder:
         """Adds the event of a line, or returns why it is skipped. Raises LineRefused if it has to be quarantined."""
         layout = self._layout(event, settings)
         if layout is None:
-            return "truncate of a table without rows"
+            return f"{'truncate' if event.operation == 't' else 'delete'} of a table without rows"
         memory = self._remembered(adding.number, layout.name, layout.table)
         self._note_plain(adding.number, layout, memory)
         own = source_position(event)
@@ -223,7 +223,7 @@ class DebeziumDecoder:
 
     def _layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         layout = self._tables.layout(event, settings)
-        if layout is None and not self._alone:
+        if layout is None and event.operation == "t" and not self._alone:
             raise SourceError(
                 f"the first event of {settings.name} is a truncate, and its id is not known yet",
                 expected="id in pipeline.yml, where rows may stand in other stream partitions",

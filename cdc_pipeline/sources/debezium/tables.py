@@ -101,7 +101,7 @@ class DebeziumTables:
             return table
 
     def layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
-        """Returns the layout of the event, None for a truncate of a table whose id is not known yet.
+        """Returns the layout of the event, None for a delete or truncate of a table of which nothing is known yet.
 
         Raises Undecodable for a damaged schema, SettingsError or SourceError for a table that cannot be read.
         """
@@ -123,6 +123,10 @@ class DebeziumTables:
 
     def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         fields = _row_fields(event.fields)
+        if not fields and not settings.columns and _shows_key_alone(event):
+            known = self._known.get(settings.table)
+            of_key = _named_fields(event.key_fields or {})
+            return None if known is None else Layout(table=settings.table, schema=known, fields=of_key)
         refuse_rounded(settings, fields)
         columns = self._columns(settings, fields)
         key = self._key(event, settings)
@@ -189,6 +193,11 @@ def _is_named(table: TableName, source: Fields) -> bool:
     if schema is None:
         return database in (None, table.database, table.schema)
     return schema == table.schema and database in (None, table.database)
+
+
+def _shows_key_alone(event: EnvelopeEvent) -> bool:
+    """Returns whether the event is a delete as a tombstone shows it, whose key says of what types it is."""
+    return event.operation == "d" and event.before is None and event.key_fields is not None
 
 
 def _row_fields(envelope: Fields | None) -> dict[str, Fields]:

@@ -2,9 +2,13 @@
 
 from typing import Any
 
-from cdc_pipeline.record import TableName
+import pytest
+
+from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from tests.support.decoding import Decoding
+from cdc_pipeline.sources.debezium.kept_lines import KeptLine
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from tests.support.decoding import ORDERS, Decoding, orders, postgres
 
 
 def vitess(keyspace: str, id_: int) -> dict[str, Any]:
@@ -19,3 +23,54 @@ def test_the_keyspace_of_vitess_is_its_database() -> None:
     found = {events.table: events.rows["id"].to_pylist() for events in reader.events}
     assert found == {TableName.parse(names[0]): [1], TableName.parse(names[1]): [2, 4]}
     assert reader.skipped == ["row of a table that is not listed"]
+
+
+ID = {"type": "int64", "optional": False, "field": "id"}
+AT = {"type": "int32", "optional": False, "name": "io.debezium.time.Date", "field": "at"}
+COLUMNS = {"type": "struct", "fields": [ID, AT, {"type": "string", "optional": True, "field": "v"}], "optional": True}
+ROWS = {"type": "struct", "fields": [COLUMNS | {"field": "before"}, COLUMNS | {"field": "after"}]}
+REGISTERED = TableSchema(
+    columns=(Column(name="id", type="int8"), Column(name="at", type="date"), Column(name="v", type="text")),
+    key=("id", "at"),
+)
+
+
+def key(number: int) -> dict[str, Any]:
+    return {"schema": {"type": "struct", "fields": [ID, AT]}, "payload": {"id": number, "at": 19_000}}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_tombstone_that_compaction_left_before_the_first_row_is_skipped(partitions: int) -> None:
+    reader = Decoding(orders(id=("id", "at")), partitions=partitions, upserts={ORDERS})
+    reader.send(None, key=key(1))
+    whole = postgres("c", 10, after={"id": 2, "at": 19_000, "v": "x"})
+    reader.send({"schema": ROWS, "payload": whole}, key=key(2))
+    reader.send(None, key=key(2))
+    assert reader.skipped == ["delete of a table without rows"]
+    assert [(row["_cdc_op"], row["id"]) for row in reader.rows] == [("i", 2), ("d", 2)]
+    assert reader.refused == []
+
+
+def test_a_tombstone_of_a_registered_table_deletes_its_row_whatever_was_read_before() -> None:
+    reader = Decoding(orders(id=("id", "at")), known={ORDERS: REGISTERED}, upserts={ORDERS})
+    reader.send(None, key=key(2))
+    whole = postgres("c", 10, after={"id": 2, "at": 19_000, "v": "x"})
+    reader.send({"schema": ROWS, "payload": whole}, key=key(2))
+    found = [(row["_cdc_op"], row["id"], row["at"].isoformat()) for row in reader.rows]
+    assert found == [("d", 2, "2022-01-08"), ("i", 2, "2022-01-08")]
+    assert reader.events[-1].schema == REGISTERED
+
+
+def test_a_quarantined_tombstone_can_be_replayed() -> None:
+    table = orders(id=("id", "at"))
+    record = Decoding(table, upserts={ORDERS}).record(None, key=key(2))
+    kept = KeptLine({"_cdc_line": record.text.decode(), "_cdc_file": "f", "_cdc_line_number": "1"}, number=0, written=1)
+    tables = DebeziumTables((table,), {ORDERS: REGISTERED})
+    (events,) = kept.events(tables, sequence_by=(), stream_partitions=[0])
+    assert (events.rows["id"].to_pylist(), events.unfit) == ([2], ())
+
+
+def test_a_tombstone_whose_key_has_no_schema_waits_for_the_columns() -> None:
+    reader = Decoding(orders(id=("id", "at")), upserts={ORDERS})
+    reader.send(None, key=key(1)["payload"])
+    assert ["are not known" in why for why in reader.refused] == [True]
