@@ -1,6 +1,6 @@
 """Reads one line of a file: a Debezium event, or another record that Debezium and Kafka write between events."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,13 @@ from cdc_pipeline.sources.debezium.one_line import (
     LineRefused,
     Undecodable,
     attempt,
+    header_json,
     json_of_line,
     parsed_json,
 )
 
 Fields = Mapping[str, Any]
+Parse = Callable[[str | bytes], Any]
 _OPERATIONS = frozenset("crudt")
 _NO_SNAPSHOT = (None, "false", False)
 _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
@@ -70,7 +72,7 @@ class EnvelopeEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self._key_header(_NEW_KEY)
 
     def _key_header(self, name: str) -> Fields | None:
-        return _unwrapped(self.headers.get(name))[0] if self.headers else None
+        return _unwrapped(self.headers.get(name), header_json)[0] if self.headers else None
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -208,19 +210,19 @@ def _headers(headers: object) -> Fields:
     return found
 
 
-def _unwrapped(value: object) -> tuple[Fields | None, Fields | None]:
+def _unwrapped(value: object, parse: Parse = parsed_json) -> tuple[Fields | None, Fields | None]:
     """Returns a key and its schema. The key is an object, or its JSON, with or without a schema around it."""
-    parsed = _parsed(value)
+    parsed = _parsed(value, parse)
     if isinstance(parsed, dict) and "payload" in parsed:
         return _mapping(parsed["payload"]), _mapping(parsed.get("schema"))
     return _mapping(parsed), None
 
 
-def _parsed(value: object) -> object:
+def _parsed(value: object, parse: Parse = parsed_json) -> object:
     if not isinstance(value, str | bytes):
         return value
     try:
-        parsed: object = parsed_json(value)
+        parsed: object = parse(value)
     except Undecodable as error:
         raise Undecodable(f"holds a text that {error}") from error
     return parsed

@@ -41,3 +41,13 @@ def test_a_placeholder_is_no_value_where_the_key_has_other_columns_than_the_id()
     (row,) = reader.rows
     assert (row["_cdc_op"], row["region"], row["_cdc_absent"], row.get("big")) == ("u", "eu", ["big"], None)
     assert ["the id column region is NULL" in why for why in reader.refused] == [True]
+
+
+@pytest.mark.parametrize("odd", ["a\tb", "a\nb", "a\x01b"])
+def test_the_key_in_a_header_may_have_control_characters(odd: str) -> None:
+    """Kafka Connect's SimpleHeaderConverter escapes quotes and backslashes, and no control characters."""
+    reader = Decoding(orders(id=["code"], columns={"code": "text", "v": "text"}))
+    value = postgres("c", 20, after={"code": "c", "v": PLACEHOLDER})
+    reader.send(value, key={"code": "c"}, headers={"__debezium.oldkey": f'{{"code":"{odd}"}}'})
+    assert [(row["_cdc_op"], row["code"]) for row in reader.rows] == [("d", odd), ("m", "c")]
+    assert reader.refused == []
