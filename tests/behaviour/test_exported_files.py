@@ -62,6 +62,8 @@ def test_rows_are_those_of_the_table_in_every_format(
     objects.put_if_absent(f"deep/er/a{suffix}", write([row | {"extra": 1} for row in ROWS]))
     objects.put_if_absent(f"deep/b{suffix}.gz", gzip.compress(write(ROWS)))
     objects.put_if_absent("deep/_SUCCESS", b"")
+    for hidden in ("_temporary/0", "deep/.staging"):
+        objects.put_if_absent(f"{hidden}/c{suffix}", write(ROWS))
     files = ExportedFiles(objects=objects, csv=CsvSettings(), on_step=no_step)
     rows = copied(files)
     assert rows[:2] == rows[2:]

@@ -19,6 +19,7 @@ from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
+from cdc_pipeline.sources.files.file_names import is_hidden
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, unreadable_name
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
@@ -30,7 +31,6 @@ from cdc_pipeline.types import arrow_schema, parse_debezium
 
 _BLOCK_ROWS, _BLOCK_BYTES = 4_096, 8 << 20
 _GZIP = ".gz"
-_NO_DATA = (".", "_")
 _JSON = {".json": ".jsonl"}
 _MAY_LACK_NULLS = ".jsonl"
 """Programs that write JSON often leave NULLs out. In every other format each row has every column."""
@@ -95,7 +95,7 @@ class ExportedFiles:
     def _files(self) -> list[ObjectInfo]:
         with step(self.on_step, "source_file.read"):
             listed = [found for found in self.objects.list_prefix("") if self._is_chosen(found.key)]
-        files = [found for found in listed if not found.key.rpartition("/")[2].startswith(_NO_DATA)]
+        files = [found for found in listed if not is_hidden(found.key)]
         if not files:
             raise SnapshotError(
                 f"{self.objects.url} holds no file{f' {self.only}' if self.only else ''}",

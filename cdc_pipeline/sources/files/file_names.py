@@ -8,15 +8,23 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 
 _HIDDEN = (".", "_")
+_HIDDEN_FOLDER = re.compile(r"\.|_[^=]*$")
+"""`_day=1` is none: folders of a column's values have such names."""
 _UNFINISHED = (".tmp", ".part", ".inprogress", ".crc")
 _FULL_LOAD = re.compile(r"LOAD[0-9A-Fa-f]+\..*")
 
 
-def is_no_data(key: str, settings: ChangeFilesSource) -> bool:
-    """Returns whether a file is never read: it is hidden, unfinished, a marker, or of a full load."""
+def is_no_data(key: str, settings: ChangeFilesSource, folder: str) -> bool:
+    """Returns whether a file of `folder` is never read: it is hidden, unfinished, a marker, or of a full load."""
     name = key.rpartition("/")[2]
     full_load = settings.format == "dms" and _FULL_LOAD.fullmatch(name) is not None
-    return full_load or name.startswith(_HIDDEN) or name.endswith((*_UNFINISHED, settings.marker))
+    return full_load or is_hidden(key.removeprefix(f"{folder}/")) or name.endswith((*_UNFINISHED, settings.marker))
+
+
+def is_hidden(key: str) -> bool:
+    """Returns whether the name of the file, or of a folder before it, begins with `.` or `_`."""
+    *folders, name = key.split("/")
+    return name.startswith(_HIDDEN) or any(map(_HIDDEN_FOLDER.match, folders))
 
 
 def is_marked(objects: ObjectStore, key: str, settings: ChangeFilesSource) -> bool:

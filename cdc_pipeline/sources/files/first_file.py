@@ -80,7 +80,7 @@ def first_file(
 
 def _first_key(objects: ObjectStore, folder: str, settings: ChangeFilesSource, folders: list[str]) -> str | None:
     for found in objects.list_prefix(folder):
-        if folder_of(found.key, folders) == folder and not is_no_data(found.key, settings):
+        if folder_of(found.key, folders) == folder and not is_no_data(found.key, settings, folder):
             return found.key if is_readable(found.key) and is_marked(objects, found.key, settings) else None
     return None
 

@@ -229,7 +229,7 @@ class ListedFiles:
         """
         known, newest = set(folder.known), folder.known[-1] if folder.known else ""
         for found in self._objects.list_prefix(folder.path, folder.after):
-            if found.key in known or is_no_data(found.key, self._settings):
+            if found.key in known or is_no_data(found.key, self._settings, folder.path):
                 continue
             self._check_name(found.key, newest)
             if self._is_complete(folder, found):

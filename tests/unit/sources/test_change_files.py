@@ -166,6 +166,15 @@ def test_a_file_is_not_read_before_it_is_complete(tmp_path: Path) -> None:
     assert named.read().changes == []
 
 
+def test_what_lies_in_a_hidden_folder_below_the_tables_is_no_data(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "folder": "_raw/{table}"})
+    for hidden in ("_temporary/0", ".staging", "day=1/_temporary"):
+        folder.write(f"_raw/orders/{hidden}/1.csv", "unfinished")
+    folder.write("_raw/orders/_day=1/1.csv", csv_text(ROWS))
+    read = folder.read()
+    assert (read.changes, read.error) == (CHANGES, None)
+
+
 def test_a_file_without_a_header_has_operation_time_and_the_tables_columns(tmp_path: Path) -> None:
     folder = ChangeFolder(folder=tmp_path, source={**DMS, "csv": {"header": False, "null": "NULL"}})
     folder.write(FIRST + ".csv", 'I,2026-01-01 10:00:00,1,NULL,9.50\nI,2026-01-01 10:00:00,2,"NULL",\n')
