@@ -43,7 +43,7 @@ class MemoryStreams:
     """Implements `ShardClient`. Records expire after RETENTION of `now`; three at most are returned at once.
 
     An iterator is "stream/shard/number of the next record/generation"; those of an older generation have expired. As on
-    AWS, an iterator at a record that expired begins at the oldest one that is kept.
+    AWS, an iterator at a record that expired begins at the oldest one that is kept. `refusals`: by stream.
     """
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -52,6 +52,7 @@ class MemoryStreams:
     generation: int = 0
     identity: str = "first"
     refuses_expired: bool = False
+    refusals: dict[str, str] = field(default_factory=dict)
     _sequence: int = FIRST_SEQUENCE
 
     def put(self, stream: str, content: Any, shard: str = "shard-0") -> None:
@@ -79,6 +80,7 @@ class MemoryStreams:
             created=self.created,
             retention=RETENTION,
             shards={shard: Shard(name=shard, parents=each.parents) for shard, each in found.items()},
+            refusal=self.refusals.get(name, ""),
         )
 
     def iterator(self, stream: ShardStream, shard: str, sequence: str) -> str | None:

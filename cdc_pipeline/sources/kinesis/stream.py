@@ -120,7 +120,10 @@ class ShardsStream:
         return {number: _with_end(place) for number, place in self._inner.progress_at(position).items()}
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
-        """Raises StreamMoved if there is a new shard. Looks every half minute, and when a shard has ended."""
+        """Raises StreamMoved if there is a new shard, or a stream shows not every change any more.
+
+        Looks every half minute, and when a shard has ended.
+        """
         ended = self._count_ended()
         if time.monotonic() >= self._next_check or ended != self._ended:
             self._next_check, self._ended = time.monotonic() + _CHECK_SECONDS, ended
@@ -149,6 +152,8 @@ class ShardsStream:
             new = {shard_name(name, shard) for shard in shards} - self._shown
             if new:
                 raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
+            if stream is not None and stream.refusal:
+                raise StreamMoved(stream.refusal, remedy="the consumer opens the stream again: its table is stale")
             if stream is not None:
                 for lines in self._lines.values():
                     if lines.records.stream.name == name:

@@ -181,6 +181,8 @@ class ShardSurvey(EventsSurvey):
         if identities - {stream.identity}:
             yield f"the stream {stream.name} was deleted and created again since it was read"
             return
+        if stream.refusal:
+            yield stream.refusal
         for name in sorted({*known, *stream.shards}) if known else ():
             shard, place = shard_name(stream.name, name), place_of(known[name]) if name in known else None
             if shard not in self.shards or self.shards[shard].keeps_the_rest:

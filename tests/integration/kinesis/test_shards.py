@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.record import VERSION, TableName
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
@@ -110,6 +111,23 @@ def test_a_stream_that_was_created_again_makes_its_table_stale(feed: ShardFeed) 
     feed.go_on()
     state, reason = states(feed)["shop.public.orders"]
     assert (state, "was deleted and created again" in reason) == ("stale", True)
+
+
+def test_a_stream_that_shows_not_every_change_any_more_makes_its_table_stale(feed: ShardFeed) -> None:
+    """DynamoDB closes the shards of a stream that is disabled; no record shows what is written after that."""
+    feed.consume()
+    with feed.opened() as pipeline, pipeline.consumer_runs().open() as consumer:
+        feed.streams.refusals[ORDERS] = "the table has no stream that is enabled"
+        feed.streams.streams[ORDERS]["shard-0"].is_closed = True
+        for _ in range(10):
+            list(consumer.read_cuts())
+        with pytest.raises(StreamMoved, match="no stream that is enabled"):
+            consumer.check_tables()
+    feed.write(ITEMS, 1, "read on")
+    feed.go_on()
+    state, reason = states(feed)["shop.public.orders"]
+    assert (state, "no stream that is enabled" in reason) == ("stale", True)
+    assert feed.notes(ITEMS)[1] == "read on"
 
 
 @pytest.mark.parametrize("began", [False, True], ids=["before its first claim", "later"])
