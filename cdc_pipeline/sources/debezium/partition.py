@@ -121,6 +121,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionLines:
     """Returns whole transactions; only one that is larger than one read is returned in parts.
 
+    One that was returned in part stays open while the source has more that is not here yet, as between two answers.
     At the end of the files the last transaction is held back until another one follows or the caller wants everything.
     So a transaction that is still being written is not cut, and a key change is not parted from its second event.
     """
@@ -139,12 +140,14 @@ class PartitionLines:
         self._held = []
         parts = _parts(lines)
         continues = self._open is not None and (not parts or _transaction(parts[0]) in (None, self._open))
-        if continues and not parts:
+        if continues and not parts and self.files.at_end:
             parts = [[]]
         if not parts:
             return []
-        open_after = None
-        if not self.files.at_end and _transaction(parts[-1]) is not None:
+        open_after, is_silent = None, continues and not any(line.event for line in lines)
+        if is_silent and not self.files.at_end:
+            open_after = self._open
+        elif not self.files.at_end and _transaction(parts[-1]) is not None:
             open_after = _transaction(parts[-1])
             parts[-1], self._held = before_last_delete(parts[-1])
             if not parts[-1] and not (continues and len(parts) == 1):

@@ -85,6 +85,11 @@ class DebeziumStream:
         """End of each stream partition at the last marker. If it did not move since, lines held back are released."""
         self._skipped: Counter[str] = Counter()
 
+    @property
+    def waits_for(self) -> int | None:
+        """The stream partition that alone is read until its transaction ends; None between two transactions."""
+        return None if self._open is None else self._turns[0]
+
     def read(self, wait: timedelta) -> EventBatch | None:
         for _ in self._turns:
             batch = self._read_partition(self._turns[0])

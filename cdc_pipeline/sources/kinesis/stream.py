@@ -1,5 +1,6 @@
 """Reads shards in batches of change events: a shard after the shards that were split or merged into it."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -96,10 +97,14 @@ class ShardsStream:
         batch = self._read()
         if batch is not None:
             return batch
-        due = [lines.records.next_fetch for lines in self._lines.values() if not lines.records.is_ended]
-        left = min(due, default=time.monotonic() + wait.total_seconds()) - time.monotonic()
-        Signal().wait(max(0.0, min(left, wait.total_seconds())))
+        Signal().wait(max(0.0, min(self._next_fetch() - time.monotonic(), wait.total_seconds())))
         return self._read()
+
+    def _next_fetch(self) -> float:
+        """Returns when a shard can be read; while a transaction is open, when its shard can be."""
+        number = self._inner.waits_for
+        lines = self._lines.values() if number is None else [self._lines[number]]
+        return min((each.records.next_fetch for each in lines if not each.records.is_ended), default=math.inf)
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         """Adds a marker message to this reader's own stream; nothing is written to the shards."""

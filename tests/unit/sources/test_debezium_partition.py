@@ -1,15 +1,21 @@
 """Lines of a stream partition, put together by transaction and given when they are whole."""
 
 import json
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from cdc_pipeline.sources.debezium.partition import MOST_BYTES, Group, PartitionLines
+from cdc_pipeline.sources.debezium.record_line import RecordLine
 from cdc_pipeline.sources.files.partition_files import PartitionFiles
+from cdc_pipeline.sources.kafka.records import PartitionRecords
+from cdc_pipeline.sources.kinesis.records import ShardRecords
 from cdc_pipeline.steps import no_step
+from tests.support.shards import MemoryStreams
 
 
 @pytest.fixture
@@ -77,3 +83,61 @@ def test_a_transaction_larger_than_what_is_read_at_once_comes_in_parts(lines: Pa
     assert len(of_two) > 1
     assert all(shown([group])[0][-1] not in "d-" for group in of_two), "a delete was given without what follows it"
     lines.files.close()
+
+
+def ends(groups: list[Group]) -> list[tuple[bool, bool]]:
+    return [(group.continues, group.is_closed) for group in groups]
+
+
+def test_a_transaction_of_a_topic_stays_open_while_the_broker_sends_nothing() -> None:
+    """A backlog comes in answers, and there are moments between them."""
+    records = PartitionRecords(topic="orders", partition=0, offset=0)
+    lines, places = PartitionLines(records), iter(range(9))
+
+    def come(transaction: int | None) -> None:
+        event = {"op": "c", "source": {"txId": transaction}} if transaction else {}
+        line = RecordLine(
+            place=next(places),
+            file="orders",
+            number=0,
+            written=0,
+            key=None,
+            value=json.dumps(event).encode(),
+            headers={},
+        )
+        records.waiting.append(line)
+
+    come(1)
+    assert ends(lines.next_groups(everything=True)) == [(False, False)]
+    assert lines.next_groups(everything=True) == []
+    come(None)
+    assert ends(lines.next_groups(everything=True)) == [(True, False)], "a record without a row ends nothing"
+    come(1)
+    come(2)
+    assert ends(lines.next_groups(everything=False)) == [(True, True), (False, False)]
+    records.ended_at = 4
+    assert ends(lines.next_groups(everything=False)) == [(True, True)]
+
+
+def test_a_transaction_of_a_shard_stays_open_in_the_pause_between_two_reads() -> None:
+    streams = MemoryStreams()
+    for transaction in (1, 1, 1, 1, 2):
+        streams.put("orders", {"op": "c", "source": {"txId": transaction}})
+    stream = streams.describe("orders")
+    assert stream is not None
+    records = ShardRecords(
+        client=streams,
+        stream=stream,
+        shard="shard-0",
+        offset=0,
+        place=None,
+        begins=stream.created,
+        pause=timedelta(seconds=1),
+        clock=lambda: streams.now,
+    )
+    lines = PartitionLines(records)
+    assert ends(lines.next_groups(everything=True)) == [(False, False)]
+    assert lines.next_groups(everything=True) == []
+    records.pause = timedelta(0)
+    time.sleep(max(0.0, records.next_fetch - time.monotonic()))
+    assert ends(lines.next_groups(everything=True)) == [(True, True), (False, True)]
