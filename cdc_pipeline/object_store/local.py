@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow.fs
 
-from cdc_pipeline.errors import ObjectMissing, ObjectStoreAway
+from cdc_pipeline.errors import ObjectMissing, ObjectStoreAway, SettingsError
 from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
 
 _PENDING = ".pending-"
 _OWNER_AND_GROUP = 0o750
+_BLOCK_BYTES = 1 << 20
 
 
 class LocalObjectStore:
@@ -43,29 +45,35 @@ class LocalObjectStore:
     def put_file_if_absent(self, key: str, source: Path) -> None:
         with source.open("rb") as content, self._pending(key) as pending:
             with pending.open("wb") as file:
-                while block := content.read(1 << 20):
+                while block := content.read(_BLOCK_BYTES):
                     file.write(block)
                 file.flush()
                 os.fsync(file.fileno())
             self._link(pending, key)
 
     def get(self, key: str) -> bytes:
-        try:
+        with self._read(key):
             return self._path(key).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise self._missing(key) from error
+
+    def copy_to(self, key: str, sink: BinaryIO) -> int:
+        with self._read(key), self._path(key).open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                sink.write(block)
+            return os.fstat(file.fileno()).st_mtime_ns // 1_000
 
     def head(self, key: str) -> ObjectInfo:
         path = self._path(key)
-        if not path.is_file():
-            raise self._missing(key)
-        return _info(key, path.stat())
+        with self._read(key):
+            if not path.is_file():
+                raise self._missing(key)
+            return _info(key, path.stat())
 
     def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """Reads the names of every folder that can have keys after `after`, and the size of returned files alone."""
-        for key in _keys(self._path(prefix), f"{prefix}/" if prefix else "", after):
-            with suppress(FileNotFoundError):  # deleted since its folder was read
-                yield _info(key, self._path(key).stat())
+        with self._read(prefix):
+            for key in _keys(self._path(prefix), f"{prefix}/" if prefix else "", after):
+                with suppress(FileNotFoundError):  # deleted since its folder was read
+                    yield _info(key, self._path(key).stat())
 
     def unfinished(self, prefix: str) -> Iterator[str]:
         for folder, _, names in os.walk(self._path(prefix)):
@@ -116,6 +124,26 @@ class LocalObjectStore:
                 f"{key} cannot be written under {self.url}: {error.strerror}",
                 expected="free space and a writable folder",
                 remedy="free space or correct the folder's permissions; the same call is safe to repeat",
+            ) from error
+
+    @contextmanager
+    def _read(self, key: str) -> Iterator[None]:
+        """Words what the operating system says to reading a file or listing a folder."""
+        try:
+            yield
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise self._missing(key) from error
+        except PermissionError as error:
+            raise SettingsError(
+                f"{key or 'the folder'} cannot be read under {self.url}: {error.strerror}: {error.filename}",
+                expected="files and folders that this user may read",
+                remedy="correct their permissions",
+            ) from error
+        except OSError as error:
+            raise ObjectStoreAway(
+                f"{key or 'the folder'} cannot be read under {self.url}: {error.strerror}",
+                expected="its content",
+                remedy="the same call is safe to repeat",
             ) from error
 
     def _link(self, pending: Path, key: str) -> None:

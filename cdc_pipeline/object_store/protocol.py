@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import pyarrow.fs
 
@@ -42,6 +42,13 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> bytes:
         """Returns the whole object. Raises ObjectMissing."""
 
+    def copy_to(self, key: str, sink: BinaryIO) -> int:
+        """Writes the object to an empty local file, and holds no more than a block of it in memory.
+
+        Returns when the object was written last, in microseconds since 1970. Raises ObjectMissing, ObjectStoreAway, or
+        SettingsError if it may not be read.
+        """
+
     def head(self, key: str) -> ObjectInfo:
         """Returns the object's size. Raises ObjectMissing."""
 
@@ -49,7 +56,7 @@ class ObjectStore(Protocol):
         """Objects whose key begins with `prefix` + '/' and is greater than `after`, in key order.
 
         The cost grows with the number of objects that are returned. On the path of a slice, pass `after` and take only
-        the next few.
+        the next few. Raises SettingsError for what may not be listed.
         """
 
     def unfinished(self, prefix: str) -> Iterator[str]:

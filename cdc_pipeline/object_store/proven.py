@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Lock
+from typing import BinaryIO
 
 import pyarrow.fs
 
@@ -48,6 +49,9 @@ class ProvenObjectStore:
 
     def get(self, key: str) -> bytes:
         return self._objects.get(key)
+
+    def copy_to(self, key: str, sink: BinaryIO) -> int:
+        return self._objects.copy_to(key, sink)
 
     def head(self, key: str) -> ObjectInfo:
         return self._objects.head(key)

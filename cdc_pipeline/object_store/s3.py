@@ -86,6 +86,17 @@ class S3ObjectStore:
 
         return self._calls(f"getting {key}", read)
 
+    def copy_to(self, key: str, sink: BinaryIO) -> int:
+        def copy() -> int:
+            sink.seek(0)
+            sink.truncate()
+            answer = self._client.get_object(Bucket=self._location.bucket, Key=self._key(key))
+            with closing(answer["Body"]) as body:
+                sink.writelines(body.iter_chunks(BLOCK_BYTES))
+            return int(answer["LastModified"].timestamp()) * 1_000_000
+
+        return self._calls(f"copying {key}", copy)
+
     def head(self, key: str) -> ObjectInfo:
         answer = self._calls(
             f"looking for {key}", lambda: self._client.head_object(Bucket=self._location.bucket, Key=self._key(key))

@@ -1,6 +1,8 @@
 """What every object store promises."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from threading import Barrier, Event, Thread
 
@@ -24,6 +26,10 @@ def test_what_was_put_is_got(objects: ObjectStore) -> None:
     objects.put_if_absent(KEY, b"content")
     assert objects.get(KEY) == b"content"
     assert objects.head(KEY) == ObjectInfo(key=KEY, size_bytes=7)
+    with BytesIO() as sink:
+        written = objects.copy_to(KEY, sink)
+        assert sink.getvalue() == b"content"
+    assert abs(written / 1_000_000 - time.time()) < 60
 
 
 def test_listing_begins_after_a_key(objects: ObjectStore) -> None:

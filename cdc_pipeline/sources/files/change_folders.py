@@ -46,12 +46,19 @@ class ChangeFolders:
     on_step: OnStep
 
     def check_found(self) -> None:
-        if all(next(self.objects.list_prefix(folder), None) is None for folder in self.folders):
-            raise SourceError(
-                f"{self.objects.url} holds no file of any table",
-                expected=f"files in folders such as {next(iter(self.folders)) or 'the folder itself'}",
-                remedy="correct source.path or source.folder in pipeline.yml, or write the first file",
-            )
+        """Raises SettingsError if no folder with files may be listed."""
+        refused = None
+        for folder in self.folders:
+            try:
+                if next(self.objects.list_prefix(folder), None) is not None:
+                    return
+            except SettingsError as error:
+                refused = error
+        raise refused or SourceError(
+            f"{self.objects.url} holds no file of any table",
+            expected=f"files in folders such as {next(iter(self.folders)) or 'the folder itself'}",
+            remedy="correct source.path or source.folder in pipeline.yml, or write the first file",
+        )
 
     def check_tables(self, tables: Collection[TableSettings]) -> Mapping[TableName, SourceError]:
         if self.settings.format == "debezium":

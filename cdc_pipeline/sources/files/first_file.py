@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
@@ -64,14 +64,16 @@ def first_file(
 
     A file that may still grow (`complete: settled`) is not looked at. Raises SourceAway if the store does not answer.
     """
-    key = None if settings.complete == "settled" else _first_key(objects, folder, settings, folders)
-    if key is None:
-        return None
     try:
-        file = RecordFile(objects, key, layout)
+        key = None if settings.complete == "settled" else _first_key(objects, folder, settings, folders)
+        file = None if key is None else RecordFile(objects, key, layout)
+    except SettingsError:
+        return None
     except SourceError as error:
         if error.outage:
             raise
+        return None
+    if key is None or file is None:
         return None
     with closing(file):
         columns = frozenset(name for record in _records(file, settings) for name in record)

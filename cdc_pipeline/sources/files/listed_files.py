@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_data
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, RawLine
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
-from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, unreadable_name
+from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, refused, unreadable_name
 from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.steps import OnStep, step
 
@@ -214,6 +214,9 @@ class ListedFiles:
             if not folder.waiting:
                 self._look(folder)
             opened = RecordFile(self._objects, folder.waiting[0], folder.layout) if folder.waiting else None
+        except SettingsError as error:
+            folder.stop(refused(error))
+            return None
         except SourceError as error:
             if error.outage:
                 raise

@@ -10,7 +10,14 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from cdc_pipeline.errors import SourceAway, SourceError, SourceGap
+from cdc_pipeline.errors import (
+    ObjectMissing,
+    ObjectStoreAway,
+    SettingsError,
+    SourceAway,
+    SourceError,
+    SourceGap,
+)
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import printable
@@ -28,15 +35,17 @@ _DAMAGES = (pa.ArrowException, OSError, EOFError, ValueError, KeyError, IndexErr
 class RecordFile:
     """A change file, copied to a nameless local file, so that nobody can change what is being read.
 
-    Opening reads the whole file once to check that it is whole. It raises SourceError if the file is damaged, SourceGap
-    if it is gone, SourceAway if the store cannot be reached. `written`: time of the file's last change, in microseconds
-    since 1970. `line`: the number of records that were taken. `digest`: that of the file's bytes, with their number.
+    Opening reads the whole file once to check that it is whole. It raises SourceError if the file is damaged or may not
+    be read, SourceGap if it is gone, SourceAway if the store cannot be reached. `written`: time of the file's last
+    change, in microseconds since 1970. `line`: the number of records that were taken. `digest`: that of the file's
+    bytes, with their number.
     """
 
     def __init__(self, objects: ObjectStore, key: str, layout: FileLayout) -> None:
         self.key = key
         self.line = 0
-        self._file, self.written, self.digest = _copied(objects, key)
+        self._file, self.written = _copied(objects, key)
+        self.digest = self._digest(self._file.tell())
         self._blocks: Blocks = iter(())
         try:
             read = next(read for suffix, read in SUFFIXES.items() if key.removesuffix(_GZIP).endswith(suffix))
@@ -133,34 +142,32 @@ def unreadable_name(key: str) -> str | None:
     return None if is_readable(key) else printable(key)
 
 
-def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int, str]:
-    """Copies an object into a nameless local file; memory holds one megabyte.
+def refused(error: SettingsError) -> SourceError:
+    """Returns the error of one file or folder that may not be read: others can be."""
+    return SourceError(error.found, expected=error.expected, remedy=f"{error.remedy}; reading goes on with it")
 
-    Returns it with its time of writing, and with its digest.
-    """
-    filesystem, root = objects.filesystem()
-    path = f"{root}/{key}"
-    digest = blake2b(digest_size=_DIGEST_BYTES)
+
+def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int]:
+    """Copies an object into a nameless local file. Returns it with its time of writing."""
     copied = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - RecordFile.close closes it
     try:
-        info = filesystem.get_file_info(path)
-        with filesystem.open_input_stream(path, compression=None) as stream:
-            while octets := stream.read(_COPIED_BYTES):
-                digest.update(octets)
-                copied.write(octets)
+        written = objects.copy_to(key, copied)
         copied.flush()
-    except FileNotFoundError as error:
+    except BaseException as error:
         copied.close()
-        raise SourceGap(
-            f"the file {key} is gone",
-            expected=f"it, below {objects.url}, since it is to be read next",
-            remedy="bring it back; files may only be deleted once a later one is read",
-        ) from error
-    except (OSError, pa.ArrowException) as error:
-        copied.close()
-        raise SourceAway(
-            f"the file {key} below {objects.url} cannot be read now: {error!s:.300}",
-            remedy="the next try may reach it; if it does not, look at the store's rights",
-        ) from error
-    written = min(max((info.mtime_ns or 0) // 1_000, 0), LAST_TIME)
-    return copied, written, f"{digest.hexdigest()}:{copied.tell()}"
+        match error:
+            case ObjectMissing():
+                raise SourceGap(
+                    f"the file {key} is gone",
+                    expected=f"it, below {objects.url}, since it is to be read next",
+                    remedy="bring it back; files may only be deleted once a later one is read",
+                ) from error
+            case SettingsError():
+                raise refused(error) from error
+            case ObjectStoreAway() | OSError():
+                raise SourceAway(
+                    f"the file {key} below {objects.url} cannot be copied now: {error!s:.300}",
+                    remedy="the next try may reach it; if it does not, look at the store and the free space of TMPDIR",
+                ) from error
+        raise
+    return copied, min(max(written, 0), LAST_TIME)

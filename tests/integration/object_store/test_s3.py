@@ -1,6 +1,7 @@
 """What S3 does to a call, and what becomes of it."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -8,10 +9,20 @@ from threading import Lock
 
 import pytest
 
-from cdc_pipeline.errors import ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
+from cdc_pipeline.errors import (
+    ObjectExists,
+    ObjectMissing,
+    ObjectStoreAway,
+    SettingsError,
+    SourceAway,
+    SourceError,
+)
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_location import S3Location
+from cdc_pipeline.settings.change_files import CsvSettings
+from cdc_pipeline.sources.files.record_file import RecordFile
+from cdc_pipeline.sources.files.record_formats import FileLayout
 from tests.support.faulty_server import (
     ACTED_AND_500,
     ACTED_AND_CUT,
@@ -149,6 +160,24 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix:
             objects.put_if_absent(KEY, b"content")
     with pytest.raises(ObjectMissing):
         objects.get(KEY)
+
+
+def test_a_file_that_may_not_be_read_is_no_outage_and_one_of_any_name_is_read(
+    server: FaultyServer, s3_prefix: str
+) -> None:
+    objects = S3ObjectStore(s3_location(server.endpoint, s3_prefix), timeout=SHORT)
+    key, layout = "orders//1.csv", FileLayout(csv=CsvSettings())
+    objects.put_if_absent(key, b"id\n1\n")
+    server.rule = first(9, refused(403, "InvalidObjectState"), "GET")
+    with pytest.raises(SourceError, match=r"copying orders//1\.csv .*InvalidObjectState") as denied:
+        RecordFile(objects, key, layout)
+    server.rule = first(99, SLOW_DOWN, "GET")
+    with pytest.raises(SourceAway, match=r"copying orders//1\.csv .*SlowDown"):
+        RecordFile(objects, key, layout)
+    server.rule = first(1, ACTED_AND_CUT, "GET")
+    with closing(RecordFile(objects, key, layout)) as file:
+        assert file.take() == b'{"id":"1"}'
+    assert not denied.value.outage
 
 
 def test_many_are_deleted_by_one_call_for_a_thousand(

@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdc_pipeline.errors import SettingsError, SourceGap
+from cdc_pipeline.errors import SettingsError, SourceError, SourceGap
 from cdc_pipeline.sources.debezium.rows import LINE
 from tests.support.change_files import (
     ORDERS,
@@ -133,6 +136,40 @@ def test_a_damaged_file_stops_its_table_until_it_is_replaced_and_the_others_go_o
     (end, place) = list(read.places.items())[-1]
     read = folder.read(place, end)
     assert (len(read.changes), read.error) == (1, None)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """With the rights of a user who owns nothing: root may read everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("refused", ["public/orders", FIRST + ".csv"], ids=["folder", "file"])
+def test_what_may_not_be_read_stops_its_table_and_no_other(refused: str) -> None:
+    tables = (ORDERS, {**ORDERS, "name": "shop.public.other"})
+    with tempfile.TemporaryDirectory() as path:
+        folder = ChangeFolder(folder=Path(path), source=DMS, tables=tables)
+        folder.folder.chmod(0o755)
+        folder.write(FIRST + ".csv", csv_text(ROWS[:1]))
+        folder.write("public/other/1.csv", csv_text(ROWS[:2]))
+        place = folder.folder / "files" / refused
+        place.chmod(0)
+        with as_nobody():
+            read = folder.read()
+        assert len(read.changes) == 2
+        assert isinstance(read.error, SourceError)
+        assert f"{refused} cannot be read under" in str(read.error)
+        assert not read.error.outage
+        place.chmod(0o755)
+        (end, reached) = list(read.places.items())[-1]
+        again = folder.read(reached, end)
+        assert (len(again.changes), again.error) == (1, None)
 
 
 def test_a_file_that_comes_late_is_refused_in_order_and_read_where_columns_are_the_order(tmp_path: Path) -> None:
