@@ -10,12 +10,12 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cdc_pipeline.settings.kinesis import KinesisSource
-from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, opened_iterator, refusal
+from cdc_pipeline.sources.kinesis.calls import GONE, StreamCalls, code_of, connected, opened_iterator, refusal
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 
 _MOST_RECORDS = 10_000
 _SOME_TIME = timedelta(milliseconds=1)
-_MISSING, _EXPIRED, _NO_SUCH_PLACE = "ResourceNotFoundException", "ExpiredIteratorException", "InvalidArgumentException"
+_EXPIRED, _NO_SUCH_PLACE = "ExpiredIteratorException", "InvalidArgumentException"
 _REFUSED_PLACES = frozenset({_NO_SUCH_PLACE, "ValidationException"})
 
 ToLine = Callable[[Mapping[str, Any]], bytes]
@@ -37,7 +37,7 @@ class KinesisClient:
             found = answer["StreamDescriptionSummary"]
             shards = self._shards(doing, name)
         except ClientError as error:
-            if code_of(error) == _MISSING:
+            if code_of(error) in GONE:
                 return None
             raise refusal(doing, error) from error
         created = found["StreamCreationTimestamp"]
@@ -71,9 +71,10 @@ class KinesisClient:
             if code_of(error) == _EXPIRED:
                 return None
             raise refusal(doing, error) from error
-        records, behind = answer["Records"], timedelta(milliseconds=answer["MillisBehindLatest"])
+        records, said = answer["Records"], answer.get("MillisBehindLatest")
+        behind = None if said is None else timedelta(milliseconds=said)
         # Whole milliseconds: records that arrived together with the last one of a full answer count as 0.
-        if len(records) == _MOST_RECORDS:
+        if behind is not None and len(records) == _MOST_RECORDS:
             behind = max(behind, _SOME_TIME)
         return Fetched(
             records=tuple(

@@ -1,18 +1,23 @@
 """Streams on a server that speaks Kinesis's protocol."""
 
+import json
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from cdc_pipeline.errors import SettingsError, SourceAway, SourceError
+from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, StreamMoved
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
 from cdc_pipeline.sources.kinesis.client import KinesisClient, identity_of
-from tests.support.shards import KinesisStreams, debezium_event, kinesis_client
+from cdc_pipeline.sources.kinesis.shards import Fetched
+from tests.support.shards import KinesisStreams, MemoryStreams, debezium_event, kinesis_client
 
 ORDERS = "public.orders"
 
@@ -97,6 +102,43 @@ def test_a_stream_has_the_same_identity_in_every_time_zone() -> None:
 
 def test_a_stream_that_does_not_exist_is_none(streams: KinesisStreams, tmp_path: Path) -> None:
     assert KinesisClient(settings(**streams.server), tmp_path).describe("nowhere") is None
+
+
+class Deleting(BaseHTTPRequestHandler):
+    """Answers as Kinesis does for a stream that is being deleted; GetRecords says nothing that is optional."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        summary = {"StreamARN": "arn", "StreamCreationTimestamp": 1, "RetentionPeriodHours": 24}
+        status, answer = {
+            "DescribeStreamSummary": (200, {"StreamDescriptionSummary": {**summary, "StreamStatus": "DELETING"}}),
+            "ListShards": (400, {"__type": "ResourceInUseException", "message": "in state DELETING"}),
+            "GetShardIterator": (400, {"__type": "ResourceNotFoundException", "message": "no such stream"}),
+            "GetRecords": (200, {"Records": [], "NextShardIterator": "next"}),
+        }[self.headers["X-Amz-Target"].rpartition(".")[2]]
+        content = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def test_a_stream_that_is_being_deleted_is_gone_and_ends_no_reader_of_others(tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Deleting)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        with closing(KinesisClient(settings(endpoint=endpoint), tmp_path)) as client:
+            assert client.describe("shop") is None
+            stream = MemoryStreams(streams={"shop": {}}).describe("shop")
+            assert stream is not None
+            with pytest.raises(StreamMoved, match="opening shard-0 of shop failed: ResourceNotFoundException"):
+                client.iterator(stream, "shard-0", "")
+            assert client.fetch(stream, "iterator") == Fetched(records=(), following="next", behind=None)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_server_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
