@@ -176,10 +176,15 @@ class ListedFiles:
         )
 
     def _open_present(self) -> None:
-        """Opens the file that was read in part. Raises SourceGap if it is gone or has other records."""
+        """Opens the file that was read in part, unless pipeline.yml lists its table no more.
+
+        Raises SourceGap if it is gone or has other records.
+        """
         name = self._begun[self._number]
         folder = self._folder_of(name)
-        file = RecordFile(self._objects, name, FileLayout(csv=self._settings.csv) if folder is None else folder.layout)
+        if folder is None:
+            return
+        file = RecordFile(self._objects, name, folder.layout)
         self._file, self._is_whole = file, False
         if self._line:
             file.skip(self._line, self._digest)

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,20 @@ def test_a_damaged_file_stops_its_table_until_it_is_replaced_and_the_others_go_o
     (end, place) = list(read.places.items())[-1]
     read = folder.read(place, end)
     assert (len(read.changes), read.error) == (1, None)
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_the_rest_of_a_file_is_left_out_once_its_table_is_listed_no_more(tmp_path: Path, *, header: bool) -> None:
+    other = {**ORDERS, "name": "shop.public.other"}
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "csv": {"header": header}}, tables=(other, ORDERS))
+    content = csv_text(ROWS) if header else csv_text(ROWS).partition(b"\n")[2]
+    folder.write("public/other/1.csv", content)
+    folder.write(FIRST + ".csv", content)
+    (end, place), *_ = folder.read().places.items()
+    for tables, rows in (((ORDERS,), 4), (folder.tables, 7)):
+        folder = replace(folder, tables=tables, begun={1: "public/other/1.csv"})
+        read = folder.read(place, end)
+        assert (len(read.changes), read.error) == (rows, None)
 
 
 @contextmanager
