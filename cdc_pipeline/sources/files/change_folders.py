@@ -63,12 +63,12 @@ class ChangeFolders:
     def check_tables(self, tables: Collection[TableSettings]) -> Mapping[TableName, SourceError]:
         if self.settings.format == "debezium":
             return {}
-        found, folders = {}, list(self.folders)
+        found = {}
         for folder, table in self.folders.items():
             if table is None or table not in tables:
                 continue
             with step(self.on_step, "source_file.read"):
-                first = first_file(self.objects, folder, self._layout(table), self.settings, folders)
+                first = first_file(self.objects, folder, self._layout(table), self.settings, self.folders)
             why = _of_json(table) or (None if first is None else first.check(table, self.settings))
             if why is not None:
                 found[table.table] = why
@@ -94,7 +94,7 @@ class ChangeFolders:
         )
 
     def decode(self, raw: SourceLine) -> Content:
-        folder = folder_of(raw.file, list(self.folders))
+        folder = folder_of(raw.file, self.folders)
         if folder is None:
             return Skipped(kind="row of a table that is not listed")
         return attempt(partial(self._event, raw.text, self.folders[folder]))
@@ -114,7 +114,7 @@ class ChangeFolders:
         )
 
     def _table_of(self, file: str) -> TableSettings | None:
-        folder = folder_of(file, list(self.folders))
+        folder = folder_of(file, self.folders)
         return None if folder is None else self.folders[folder]
 
     def _event(self, text: bytes, table: TableSettings | None) -> EnvelopeEvent | Skipped:

@@ -1,7 +1,7 @@
 """What the names of change files say: which are read, which are complete, and to which folder they belong."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container
 
 from cdc_pipeline.errors import ObjectMissing
 from cdc_pipeline.object_store import ObjectStore
@@ -38,6 +38,11 @@ def is_marked(objects: ObjectStore, key: str, settings: ChangeFilesSource) -> bo
     return True
 
 
-def folder_of(name: str, folders: Sequence[str]) -> str | None:
+def folder_of(name: str, folders: Container[str]) -> str | None:
     """Returns the innermost of these folders that has the file, None if none has it."""
-    return max((path for path in folders if not path or name.startswith(f"{path}/")), key=len, default=None)
+    above = name
+    while above:
+        above = above.rpartition("/")[0]
+        if above in folders:
+            return above
+    return None

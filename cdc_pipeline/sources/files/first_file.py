@@ -1,6 +1,6 @@
 """Looks at the first change file of a table before the first run: has it the columns that pipeline.yml names?"""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -58,7 +58,7 @@ class FirstFile:
 
 
 def first_file(
-    objects: ObjectStore, folder: str, layout: FileLayout, settings: ChangeFilesSource, folders: list[str]
+    objects: ObjectStore, folder: str, layout: FileLayout, settings: ChangeFilesSource, folders: Container[str]
 ) -> FirstFile | None:
     """Returns the first complete file of a folder; None if there is none, or if nobody can read it.
 
@@ -80,7 +80,7 @@ def first_file(
     return FirstFile(key=key, columns=columns) if columns else None
 
 
-def _first_key(objects: ObjectStore, folder: str, settings: ChangeFilesSource, folders: list[str]) -> str | None:
+def _first_key(objects: ObjectStore, folder: str, settings: ChangeFilesSource, folders: Container[str]) -> str | None:
     for found in objects.list_prefix(folder):
         if folder_of(found.key, folders) == folder and not is_no_data(found.key, settings, folder):
             return found.key if is_readable(found.key) and is_marked(objects, found.key, settings) else None

@@ -50,8 +50,9 @@ class _Folder:
         self.stopped = why
 
     def forget_old(self) -> None:
-        while len(self.known) > LOOK_BACK_FILES:
-            self.after = self.known.pop(0)
+        if len(self.known) > LOOK_BACK_FILES:
+            self.after = self.known[-LOOK_BACK_FILES - 1]
+            del self.known[:-LOOK_BACK_FILES]
 
 
 class ListedFiles:
@@ -76,7 +77,8 @@ class ListedFiles:
     ) -> None:
         self._objects = objects
         self._settings = settings
-        self._folders = deque(_Folder(path=path, layout=layout) for path, layout in layouts.items())
+        self._by_path = {path: _Folder(path=path, layout=layout) for path, layout in layouts.items()}
+        self._folders = deque(self._by_path.values())
         self._begun = dict(begun)
         self._begin = begin
         self._on_step = on_step
@@ -281,5 +283,5 @@ class ListedFiles:
 
     def _folder_of(self, name: str) -> _Folder | None:
         """Returns the folder of a file, None if pipeline.yml lists its table no more."""
-        path = folder_of(name, [folder.path for folder in self._folders])
-        return next((folder for folder in self._folders if folder.path == path), None)
+        path = folder_of(name, self._by_path)
+        return None if path is None else self._by_path[path]
