@@ -86,6 +86,8 @@ class ListedFiles:
         self._digest = digest.removesuffix(_WHOLE)
         self._is_whole = self._number == 0 or digest.endswith(_WHOLE)
         self._file: RecordFile | None = None
+        self._unbegun = list[str]()
+        """Files without records that were read. They are begun with the next one that has some, and may go before."""
         self._next_look = 0.0
         self.at_end = False
         for name in sorted(self._begun.values()):
@@ -207,13 +209,20 @@ class ListedFiles:
             self._folders.rotate(-1)
             file = self._opened_next(folder)
             if file is not None:
-                self._number, self._line, self._digest = self._begin(file.key), 0, ""
-                self._begun[self._number] = file.key
                 folder.waiting.popleft()
+                self._unbegun.append(file.key)
+                if not file.is_read:
+                    self._begin_files()
                 self._file, self._is_whole = file, False
                 return True
         self._next_look = time.monotonic() + self._settings.list_every.total_seconds()
         return False
+
+    def _begin_files(self) -> None:
+        for name in self._unbegun:
+            self._number, self._line, self._digest = self._begin(name), 0, ""
+            self._begun[self._number] = name
+        self._unbegun.clear()
 
     def _opened_next(self, folder: _Folder) -> RecordFile | None:
         """Returns the folder's next file, open; None if there is none, or if the folder is stopped."""

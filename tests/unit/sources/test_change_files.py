@@ -88,6 +88,20 @@ def test_a_file_that_was_read_whole_may_go_and_one_that_was_read_in_part_may_not
     assert len(folder.read(last[1], last[0]).changes) == 1
 
 
+def test_a_file_without_rows_may_go_once_it_was_read(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source=DMS)
+    folder.write("public/orders/1.csv", csv_text(ROWS[:1]))
+    empty = [folder.write(f"public/orders/{number}.csv", "Op,ts,id,name,amount\n") for number in (2, 3)]
+    (end, place) = list(folder.read().places.items())[-1]
+    empty[0].unlink()
+    folder.write("public/orders/4.csv", csv_text(ROWS[1:]))
+    rest = folder.read(place, end)
+    assert (rest.changes, rest.error) == (CHANGES[1:], None)
+    assert list(folder.begun.values()) == [f"public/orders/{number}.csv" for number in (1, 3, 4)]
+    (end, place) = list(rest.places.items())[-1]
+    assert folder.read(place, end).changes == []
+
+
 POISON = {
     "more or fewer fields than the file has columns": "I,2026-01-01 10:00:00,2",
     "an operation that the format does not have": "X,2026-01-01 10:00:00,3,Max,1.00",
