@@ -2,12 +2,8 @@
 
 import gzip
 import json
-import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdc_pipeline.errors import SettingsError, SourceError, SourceGap
+from cdc_pipeline.errors import SettingsError, SourceGap
 from cdc_pipeline.sources.debezium.rows import LINE
 from tests.support.change_files import (
     ORDERS,
@@ -88,20 +84,6 @@ def test_a_file_that_was_read_whole_may_go_and_one_that_was_read_in_part_may_not
     assert len(folder.read(last[1], last[0]).changes) == 1
 
 
-def test_a_file_without_rows_may_go_once_it_was_read(tmp_path: Path) -> None:
-    folder = ChangeFolder(folder=tmp_path, source=DMS)
-    folder.write("public/orders/1.csv", csv_text(ROWS[:1]))
-    empty = [folder.write(f"public/orders/{number}.csv", "Op,ts,id,name,amount\n") for number in (2, 3)]
-    (end, place) = list(folder.read().places.items())[-1]
-    empty[0].unlink()
-    folder.write("public/orders/4.csv", csv_text(ROWS[1:]))
-    rest = folder.read(place, end)
-    assert (rest.changes, rest.error) == (CHANGES[1:], None)
-    assert list(folder.begun.values()) == [f"public/orders/{number}.csv" for number in (1, 3, 4)]
-    (end, place) = list(rest.places.items())[-1]
-    assert folder.read(place, end).changes == []
-
-
 POISON = {
     "more or fewer fields than the file has columns": "I,2026-01-01 10:00:00,2",
     "an operation that the format does not have": "X,2026-01-01 10:00:00,3,Max,1.00",
@@ -153,54 +135,6 @@ def test_a_damaged_file_stops_its_table_until_it_is_replaced_and_the_others_go_o
     assert (len(read.changes), read.error) == (1, None)
 
 
-@pytest.mark.parametrize("header", [True, False])
-def test_the_rest_of_a_file_is_left_out_once_its_table_is_listed_no_more(tmp_path: Path, *, header: bool) -> None:
-    other = {**ORDERS, "name": "shop.public.other"}
-    folder = ChangeFolder(folder=tmp_path, source={**DMS, "csv": {"header": header}}, tables=(other, ORDERS))
-    content = csv_text(ROWS) if header else csv_text(ROWS).partition(b"\n")[2]
-    folder.write("public/other/1.csv", content)
-    folder.write(FIRST + ".csv", content)
-    (end, place), *_ = folder.read().places.items()
-    for tables, rows in (((ORDERS,), 4), (folder.tables, 7)):
-        folder = replace(folder, tables=tables, begun={1: "public/other/1.csv"})
-        read = folder.read(place, end)
-        assert (len(read.changes), read.error) == (rows, None)
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """With the rights of a user who owns nothing: root may read everything."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
-@pytest.mark.parametrize("refused", ["public/orders", FIRST + ".csv"], ids=["folder", "file"])
-def test_what_may_not_be_read_stops_its_table_and_no_other(refused: str) -> None:
-    tables = (ORDERS, {**ORDERS, "name": "shop.public.other"})
-    with tempfile.TemporaryDirectory() as path:
-        folder = ChangeFolder(folder=Path(path), source=DMS, tables=tables)
-        folder.folder.chmod(0o755)
-        folder.write(FIRST + ".csv", csv_text(ROWS[:1]))
-        folder.write("public/other/1.csv", csv_text(ROWS[:2]))
-        place = folder.folder / "files" / refused
-        place.chmod(0)
-        with as_nobody():
-            read = folder.read()
-        assert len(read.changes) == 2
-        assert isinstance(read.error, SourceError)
-        assert f"{refused} cannot be read under" in str(read.error)
-        assert not read.error.outage
-        place.chmod(0o755)
-        (end, reached) = list(read.places.items())[-1]
-        again = folder.read(reached, end)
-        assert (len(again.changes), again.error) == (1, None)
-
-
 def test_a_file_that_comes_late_is_refused_in_order_and_read_where_columns_are_the_order(tmp_path: Path) -> None:
     ordered = ChangeFolder(folder=tmp_path / "a", source=DMS)
     free = ChangeFolder(folder=tmp_path / "b", source={**DMS, "order_by": ["ts"]})
@@ -230,15 +164,6 @@ def test_a_file_is_not_read_before_it_is_complete(tmp_path: Path) -> None:
     named.write(FIRST + ".csv.tmp", csv_text(ROWS[:1])[:10])
     named.write("public/orders/.hidden.csv", csv_text(ROWS[:1])[:10])
     assert named.read().changes == []
-
-
-def test_what_lies_in_a_hidden_folder_below_the_tables_is_no_data(tmp_path: Path) -> None:
-    folder = ChangeFolder(folder=tmp_path, source={**DMS, "folder": "_raw/{table}"})
-    for hidden in ("_temporary/0", ".staging", "day=1/_temporary"):
-        folder.write(f"_raw/orders/{hidden}/1.csv", "unfinished")
-    folder.write("_raw/orders/_day=1/1.csv", csv_text(ROWS))
-    read = folder.read()
-    assert (read.changes, read.error) == (CHANGES, None)
 
 
 def test_a_file_without_a_header_has_operation_time_and_the_tables_columns(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Which change files are read: what is no data, what may go, and what stops one folder alone."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from tests.support.change_files import ORDERS, ChangeFolder, csv_text
+
+DMS = {"format": "dms"}
+OTHER = {**ORDERS, "name": "shop.public.other"}
+FIRST = "public/orders/1.csv"
+ROWS = [{"Op": "I", "id": id_, "name": "Ada", "amount": "9.50"} for id_ in range(1, 5)]
+HEADER = ",".join(ROWS[0])
+
+
+def ids(folder: ChangeFolder) -> list[int]:
+    """Those of a reader that begins now; nothing has stopped it."""
+    read = folder.read()
+    assert read.error is None
+    return [row["id"] for _, row in read.changes]
+
+
+def test_a_file_without_rows_may_go_once_it_was_read(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source=DMS)
+    folder.write("public/orders/1.csv", csv_text(ROWS[:1]))
+    empty = [folder.write(f"public/orders/{number}.csv", HEADER + "\n") for number in (2, 3)]
+    (end, place) = list(folder.read().places.items())[-1]
+    empty[0].unlink()
+    folder.write("public/orders/4.csv", csv_text(ROWS[1:]))
+    rest = folder.read(place, end)
+    assert (len(rest.changes), rest.error) == (3, None)
+    assert list(folder.begun.values()) == [f"public/orders/{number}.csv" for number in (1, 3, 4)]
+    (end, place) = list(rest.places.items())[-1]
+    assert folder.read(place, end).changes == []
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_the_rest_of_a_file_is_left_out_once_its_table_is_listed_no_more(tmp_path: Path, *, header: bool) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "csv": {"header": header}}, tables=(OTHER, ORDERS))
+    content = csv_text(ROWS) if header else csv_text(ROWS).partition(b"\n")[2]
+    folder.write("public/other/1.csv", content)
+    folder.write(FIRST, content)
+    (end, place), *_ = folder.read().places.items()
+    for tables, rows in (((ORDERS,), 4), (folder.tables, 7)):
+        folder = replace(folder, tables=tables, begun={1: "public/other/1.csv"})
+        read = folder.read(place, end)
+        assert (len(read.changes), read.error) == (rows, None)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """With the rights of a user who owns nothing: root may read everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("refused", ["public/orders", FIRST], ids=["folder", "file"])
+def test_what_may_not_be_read_stops_its_table_and_no_other(refused: str) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        folder = ChangeFolder(folder=Path(path), source=DMS, tables=(ORDERS, OTHER))
+        folder.folder.chmod(0o755)
+        folder.write(FIRST, csv_text(ROWS[:1]))
+        folder.write("public/other/1.csv", csv_text(ROWS[:2]))
+        place = folder.folder / "files" / refused
+        place.chmod(0)
+        with as_nobody():
+            read = folder.read()
+        assert len(read.changes) == 2
+        assert isinstance(read.error, SourceError)
+        assert f"{refused} cannot be read under" in str(read.error)
+        assert not read.error.outage
+        place.chmod(0o755)
+        (end, reached) = list(read.places.items())[-1]
+        again = folder.read(reached, end)
+        assert (len(again.changes), again.error) == (1, None)
+
+
+def test_what_lies_in_a_hidden_folder_below_the_tables_is_no_data(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "folder": "_raw/{table}"})
+    for hidden in ("_temporary/0", ".staging", "day=1/_temporary"):
+        folder.write(f"_raw/orders/{hidden}/1.csv", "unfinished")
+    folder.write("_raw/orders/_day=1/1.csv", csv_text(ROWS))
+    assert ids(folder) == [1, 2, 3, 4]
