@@ -29,7 +29,10 @@ _OLD_ROW = b"O"[0]
 _CHUNK_BYTES = 4 << 20
 _NUMBER = f"{OWN_PREFIX}row"
 """Column with the row's number in a statement. No column of a source has this name."""
-_TYPES = "SELECT format_type(oid, modifier) FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS t (oid, modifier, n)"
+_TYPES = """
+SELECT format_type(type, modifier), coalesce(' COLLATE ' || nullif(sorts, 0)::regcollation, '')
+FROM unnest(%s::oid[], %s::int[], %s::oid[]) AS t (type, modifier, sorts)
+"""
 _COMPUTE = "COPY (SELECT {} FROM (VALUES {}) AS r ({}) ORDER BY {}) TO STDOUT (FORMAT csv)"
 
 
@@ -51,7 +54,7 @@ class GeneratedColumns:
     def __init__(self, connection: psycopg2.extensions.connection, on_step: OnStep) -> None:
         self._connection = connection
         self._on_step = on_step
-        self._types: dict[tuple[int, int], str] = {}
+        self._types: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, *, is_keyless: bool) -> RowGroup:
         """Returns the group with the generated columns of `shape` that its relation lacks.
@@ -170,7 +173,7 @@ class GeneratedColumns:
     ) -> Iterator[bytes]:
         """Yields the statements that compute the columns, each of a few megabytes or of one larger row."""
         types = self._named_types([*columns, *inputs])
-        expressions = ", ".join(f"CAST(({column.generated}) AS {types[column]})" for column in columns)
+        expressions = ", ".join(f"CAST(({column.generated}) AS {types[column][0]})" for column in columns)
         names = ", ".join([_NUMBER, *(_identifier(column.name) for column in inputs)])
         sizes = sum((np.asarray(pc.binary_length(texts).fill_null(0)) for texts in inputs.values()), np.zeros(count))
         chunks = (np.cumsum(sizes) - sizes) // _CHUNK_BYTES
@@ -179,20 +182,21 @@ class GeneratedColumns:
             length = int(end - start)
             cells: list[pa.Array] = [pa.array(range(length)).cast(pa.string()).view(pa.binary())]
             for column, texts in inputs.items():
-                cells.append(_literals(texts.slice(start, length), types[column]))
+                cells.append(_literals(texts.slice(start, length), "".join(types[column])))
             joined = pc.binary_join_element_wise(*cells, pa.scalar(b", ", pa.binary()))
             values = b", ".join(b"(" + row + b")" for row in joined.to_pylist())
             head, tail = _COMPUTE.format(expressions, "\0", names, _NUMBER).split("\0")
             yield head.encode() + values + tail.encode()
 
-    def _named_types(self, columns: Sequence[ShapeColumn]) -> dict[ShapeColumn, str]:
-        """Returns the columns' types as SQL writes them."""
-        unknown = sorted({column.look[1:] for column in columns} - self._types.keys())
+    def _named_types(self, columns: Sequence[ShapeColumn]) -> dict[ShapeColumn, tuple[str, str]]:
+        """Returns each column's type as SQL writes it, and the words that give a value its collation."""
+        wanted = {column: (column.type_oid, column.modifier, column.collation) for column in columns}
+        unknown = sorted(set(wanted.values()) - self._types.keys())
         if unknown:
             with answering():
                 found = rows(self._connection, _TYPES, tuple(map(list, zip(*unknown, strict=True))))
-            self._types.update({look: name for look, (name,) in zip(unknown, found, strict=True)})
-        return {column: self._types[column.look[1:]] for column in columns}
+            self._types.update({each: (name, collated) for each, (name, collated) in zip(unknown, found, strict=True)})
+        return {column: self._types[each] for column, each in wanted.items()}
 
 
 def _of_new(group: RowGroup, index: int) -> _Input:
@@ -214,7 +218,7 @@ def _column(values: pa.Array, absent: Mask) -> TupleColumn:
 
 
 def _literals(texts: pa.Array, type_name: str) -> pa.Array:
-    """Returns SQL literals. The first one names the type; the others of a VALUES list take the same type."""
+    """Returns SQL literals. The first one names type and collation; the others of a VALUES list take the same."""
     escaped = pc.replace_substring(texts.view(pa.binary()), pattern=b"\\", replacement=b"\\\\")
     escaped = pc.replace_substring(escaped, pattern=b"'", replacement=b"''")
     quote, end, nothing = (pa.scalar(part, pa.binary()) for part in (b"E'", b"'", b""))

@@ -51,7 +51,8 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                        WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid
                          AND p.refobjsubid NOT IN (0, a.attnum)
                          AND (p.classid, p.objid, p.objsubid) IN (
-                             ('pg_attrdef'::regclass, d.oid, 0), ('pg_class'::regclass, a.attrelid, a.attnum))) END)
+                             ('pg_attrdef'::regclass, d.oid, 0), ('pg_class'::regclass, a.attrelid, a.attnum))) END,
+                   a.attcollation::bigint)
                    ORDER BY a.attnum)
         FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -93,6 +94,7 @@ class ShapeColumn:
 
     `missing`: the value of rows that are older than the column, as text; None for NULL. `generated`: the expression
     that computes the column from the columns with the numbers `inputs`; None for a column that is written.
+    `collation`: the oid of its collation, 0 for none, and in a shape of an older version of this project.
     """
 
     number: int
@@ -103,6 +105,7 @@ class ShapeColumn:
     missing: str | None
     generated: str | None
     inputs: tuple[int, ...] = ()
+    collation: int = 0
     type: str = ""
 
     @property
@@ -243,7 +246,7 @@ def _shape(row: Sequence[Any]) -> SourceShape:
 
 
 def _column(entry: Sequence[Any]) -> ShapeColumn:
-    number, name, type_oid, modifier, changed_by, missing, generated, inputs = entry
+    number, name, type_oid, modifier, changed_by, missing, generated, inputs, collation = entry
     return ShapeColumn(
         number=number,
         name=name,
@@ -253,4 +256,5 @@ def _column(entry: Sequence[Any]) -> ShapeColumn:
         missing=missing,
         generated=generated,
         inputs=tuple(inputs or ()),
+        collation=collation,
     )

@@ -126,6 +126,18 @@ def test_what_the_publication_leaves_out_is_computed(untold: World) -> None:
     follow(untold, *WRITES, f"INSERT INTO orders (id, body) {more_than_one_statement}")
 
 
+def test_an_expression_sees_the_collation_of_its_inputs(untold: World) -> None:
+    run_sql(
+        untold.source_url,
+        "CREATE DOMAIN title AS varchar(9) COLLATE pg_c_utf8",
+        """ALTER TABLE orders ADD utf8 text COLLATE pg_c_utf8, ADD c text COLLATE "C", ADD named title,
+        ADD small_utf8 text GENERATED ALWAYS AS (lower(utf8)) STORED, ADD small_c text GENERATED ALWAYS AS (lower(c))
+        STORED, ADD small_named text GENERATED ALWAYS AS (lower(named)) STORED""",
+    )
+    taken_anew(untold, "orders")
+    follow(untold, "INSERT INTO orders (id, utf8, c, named) VALUES (60, 'É', 'É', 'É'), (61, NULL, 'é', 'É')")
+
+
 def test_a_large_input_that_did_not_change_is_named_with_what_helps(world: World) -> None:
     run_sql(world.source_url, "ALTER TABLE orders ADD size text GENERATED ALWAYS AS (id % 2 || body) VIRTUAL")
     taken_anew(world, "orders")
