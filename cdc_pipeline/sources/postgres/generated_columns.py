@@ -56,7 +56,7 @@ class GeneratedColumns:
         self._on_step = on_step
         self._types: dict[tuple[int, int, int], tuple[str, str]] = {}
 
-    def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, *, is_keyless: bool) -> RowGroup:
+    def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, key: Sequence[str]) -> RowGroup:
         """Returns the group with the generated columns of `shape` that its relation lacks.
 
         A value is absent if its inputs are unchanged and some of them are absent. Old rows get the columns only in a
@@ -68,7 +68,9 @@ class GeneratedColumns:
             return group
         used = {number for column in lacking for number in column.inputs}
         inputs = {column: place[column.name] for column in shape.columns if column.number in used}
-        new = {column.number: _of_new(group, index) for column, index in inputs.items()}
+        # Each partition's replica identity has the id, but not every column of the whole table's.
+        whole = [name for name in place if shape.leaves is None or name in key]
+        new = {column.number: _of_new(group, index, is_whole=column.name in whole) for column, index in inputs.items()}
         kept = {column: self._kept(group, column, new, table) for column in lacking}
         wanted = {column: (group.op != _DELETE) & ~absent for column, absent in kept.items()}
         texts = {number: found.texts for number, found in new.items()}
@@ -77,7 +79,7 @@ class GeneratedColumns:
         old = group.old
         if old is not None:
             texts = {column.number: _string(old[index].values) for column, index in inputs.items()}
-            wanted = dict.fromkeys(lacking, (group.old_kind == _OLD_ROW) & is_keyless)
+            wanted = dict.fromkeys(lacking, (group.old_kind == _OLD_ROW) & (not key))
             computed = self._computed(shape, wanted, texts, table)
             old = (*old, *(TupleColumn(values=computed[column], absent=None) for column in lacking))
         columns = (
@@ -199,15 +201,19 @@ class GeneratedColumns:
         return {column: self._types[each] for column, each in wanted.items()}
 
 
-def _of_new(group: RowGroup, index: int) -> _Input:
-    """Returns a column of the new rows, with the old row's value where the new row leaves it out."""
-    column, is_key = group.new[index], group.relation.columns[index].is_key
+def _of_new(group: RowGroup, index: int, *, is_whole: bool) -> _Input:
+    """Returns a column of the new rows, with the old row's value where the new row leaves it out.
+
+    `is_whole`: each partition's replica identity has the column if that of the table has it.
+    """
+    column, is_key = group.new[index], group.relation.columns[index].is_key and is_whole
     texts = _string(column.values)
     unknown = np.zeros(len(group.op), dtype=np.bool_) if column.absent is None else column.absent
     unchanged = unknown | ((group.op == _UPDATE) & (group.old_kind == 0) & is_key)
     if column.absent is not None and group.old is not None:
         old = group.old[index].values
-        found = unknown & ((group.old_kind == _OLD_ROW) | np.asarray(old.is_valid()))
+        # A value that is left out is not NULL. So NULL in the old row shows that the server did not send it there, too.
+        found = unknown & np.asarray(old.is_valid())
         texts = pc.if_else(pa.array(found), _string(old), texts)
         unknown = unknown & ~found
     return _Input(texts=texts, unknown=unknown, unchanged=unchanged)

@@ -153,7 +153,7 @@ class PostgresStream:
             return []
         shape = self._shape(change.relation, table)
         schema = shape.schema(table.key)
-        whole = self._generated.added_to(change, shape, table.name, is_keyless=schema.is_keyless)
+        whole = self._generated.added_to(change, shape, table.name, table.key)
         return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, change: RelationChange) -> None:
