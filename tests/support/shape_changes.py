@@ -40,6 +40,13 @@ CHANGES = {
     "a column of arrays with a default": Change(
         answer=FOLLOWED, statements=("ALTER TABLE orders ADD sizes int[] DEFAULT '{1,NULL,3}'",)
     ),
+    "columns with defaults that the text of an array would quote or part": Change(
+        answer=FOLLOWED,
+        statements=(
+            """ALTER TABLE orders ADD area box DEFAULT '(1,1),(0,0)', ADD empty text DEFAULT '',
+            ADD nothing text DEFAULT 'NULL', ADD braces text DEFAULT '{a,"b\\c"}', ADD words text[] DEFAULT '{"a,b",NULL}'""",
+        ),
+    ),
     "a serial column": Change(answer=RETAKEN, statements=("ALTER TABLE orders ADD number serial",)),
     "an identity column": Change(
         answer=RETAKEN, statements=("ALTER TABLE orders ADD number int GENERATED ALWAYS AS IDENTITY",)

@@ -38,10 +38,11 @@ used (relation, type) AS (
 SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
        (SELECT jsonb_agg(jsonb_build_array(
                    a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.xmin::text,
-                   CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1]
+                   -- an array of one value, whose type decides how the array's own text parts and quotes values
+                   CASE WHEN a.atthasmissing THEN array_to_string(a.attmissingval, '')
                         -- a partitioned table has no rows, so what they show is kept with its leaves alone
                         WHEN c.relkind = 'p' THEN (
-                            SELECT max((la.attmissingval::text::text[])[1]) FROM pg_partition_tree(c.oid) AS leaf
+                            SELECT max(array_to_string(la.attmissingval, '')) FROM pg_partition_tree(c.oid) AS leaf
                             JOIN pg_attribute AS la ON la.attrelid = leaf.relid AND la.attname = a.attname
                             WHERE leaf.isleaf AND la.atthasmissing) END,
                    CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
