@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from cdc_pipeline.sources.postgres.shape import COMPOSITE, ShapeColumn, SourceShape
-from cdc_pipeline.types import parse_text, resolve
+from cdc_pipeline.types import parse_text, resolve, text_of
 
 _TEXTS = frozenset({"text", "varchar"})
+_AS_TEXT = text_of("")[:-1]
+"""How the type of a column that the lake keeps as the source's texts begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,9 @@ def _fits(text: str, type_name: str) -> bool:
 def _keeps_values(old: str, new: str) -> bool:
     """Returns whether the new type prints every value as the old one does, and the lake can widen the column to it."""
     before, after = resolve(old), resolve(new)
-    if _base(old) != _base(new) and not {_base(old), _base(new)} <= _TEXTS:
+    as_text = [name.startswith(_AS_TEXT) for name in (old, new)]
+    bases = {_base(name.removeprefix(_AS_TEXT)) for name in (old, new)}
+    if len(set(as_text)) > 1 or (len(bases) > 1 and not bases <= _TEXTS):
         return False
     return before.spark == after.spark or _is_wider_decimal(before.arrow, after.arrow)
 
@@ -182,4 +186,4 @@ def _is_wider_decimal(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def _base(type_name: str) -> str:
-    return type_name.partition("(")[0]
+    return type_name.partition("(")[0].removesuffix(")")
