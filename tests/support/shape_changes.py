@@ -44,7 +44,8 @@ CHANGES = {
         answer=FOLLOWED,
         statements=(
             """ALTER TABLE orders ADD area box DEFAULT '(1,1),(0,0)', ADD empty text DEFAULT '',
-            ADD nothing text DEFAULT 'NULL', ADD braces text DEFAULT '{a,"b\\c"}', ADD words text[] DEFAULT '{"a,b",NULL}'""",
+            ADD nothing text DEFAULT 'NULL', ADD braces text DEFAULT '{a,"b\\c"}',
+            ADD words text[] DEFAULT '{"a,b",NULL}'""",
         ),
     ),
     "a serial column": Change(answer=RETAKEN, statements=("ALTER TABLE orders ADD number serial",)),

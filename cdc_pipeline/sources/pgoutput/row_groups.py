@@ -19,6 +19,7 @@ from cdc_pipeline.sources.version_text import version_texts
 
 _INSERT, _UPDATE, _DELETE, _MOVE = b"iudm"
 _OLD_ROW, _OLD_KEY = b"OK"
+_FLOATS = frozenset({"float4", "float8"})
 Mask = npt.NDArray[np.bool_]
 
 
@@ -46,7 +47,7 @@ def group_events(group: RowGroup, table: TableName, schema: TableSchema, stream_
         _check_whole_old_rows(group, table)
     else:
         _check_identity(group, table, schema)
-    halves = _split(group, [place[name] for name in schema.key])
+    halves = _split(group, {place[column.name]: column.type for column in schema.columns if column.name in schema.key})
     of_identity = schema.names if schema.is_keyless else schema.key
     events = EventTexts(
         operation=_operations(halves.operation),
@@ -99,13 +100,17 @@ def _hidden_by_partitions(group: RowGroup, schema: TableSchema) -> list[str]:
     return [name for name in schema.key if pc.any(pc.and_(keys, group.old[place[name]].values.is_null())).as_py()]
 
 
-def _split(group: RowGroup, key: list[int]) -> _Halves:
-    """Splits each update that changes the key into two events, the delete first; in a keyless table, every update."""
+def _split(group: RowGroup, key: Mapping[int, str]) -> _Halves:
+    """Splits each update that changes the key into two events, the delete first; in a keyless table, every update.
+
+    `key`: the types of its columns, by their places in the group.
+    """
     updates = group.op == _UPDATE
     moved = updates if not key else np.zeros(len(group.op), dtype=np.bool_)
     if group.old is not None:
-        for column in key:
-            moved = moved | (updates & (group.old_kind != 0) & _changed(group.old[column], group.new[column]))
+        for column, type_name in key.items():
+            changed = _changed(group.old[column], group.new[column], of_float=type_name in _FLOATS)
+            moved = moved | (updates & (group.old_kind != 0) & changed)
     row = np.repeat(np.arange(len(group.op)), 1 + moved)
     first = np.concatenate(([True], np.diff(row) > 0)) if len(row) else np.zeros(0, dtype=np.bool_)
     second = _MOVE if key else _INSERT
@@ -113,9 +118,11 @@ def _split(group: RowGroup, key: list[int]) -> _Halves:
     return _Halves(row=row, operation=operation, of_old=operation == _DELETE, moved=operation == _MOVE)
 
 
-def _changed(old: TupleColumn, new: TupleColumn) -> Mask:
-    """Returns where an id column had a value and the new row has another value or NULL."""
-    before, after = _string(old.values), _string(new.values)
+def _changed(old: TupleColumn, new: TupleColumn, *, of_float: bool) -> Mask:
+    """Returns where an id column had a value and the new row has another value or NULL. -0 and 0 are one number."""
+    before, after = (_string(column.values) for column in (old, new))
+    if of_float:
+        before, after = (pc.if_else(pc.equal(texts, "-0"), "0", texts) for texts in (before, after))
     emptied = pc.and_(before.is_valid(), after.is_null())
     changed: Mask = np.asarray(pc.or_(pc.fill_null(pc.not_equal(before, after), fill_value=False), emptied))
     return changed if new.absent is None else changed & ~new.absent

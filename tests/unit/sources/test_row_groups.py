@@ -1,5 +1,6 @@
 """Decoded rows become change events: a key change is the delete of the old id and the move to the new one."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,15 @@ def test_a_key_change_that_leaves_a_large_text_out_says_so_in_the_move_only() ->
 def test_an_old_row_with_the_same_id_is_an_update(kind: str) -> None:
     events = events_of(encode.update(OID, row(1, encode.text("b")), kind, row(1, encode.text("a"))))
     assert shown(events) == [("u", 1, "b", None, None)]
+
+
+def test_minus_zero_and_zero_are_one_id() -> None:
+    floats = replace(SCHEMA, columns=(replace(SCHEMA.columns[0], type="float8"), *SCHEMA.columns[1:]))
+    minus_zero, zero = ([encode.text(text), encode.NULL, encode.NULL] for text in ("-0", "0"))
+    for old, new in ((minus_zero, zero), (zero, minus_zero)):
+        events = events_of(encode.update(OID, new, "K", old), schema=floats)
+        assert shown(events) == [("u", 0.0, None, None, None)]
+    assert len(events_of(encode.update(OID, row(1), "K", minus_zero), schema=floats).rows) == 2
 
 
 def test_events_of_one_id_share_a_stream_partition_and_both_halves_of_a_key_change_follow_their_id() -> None:

@@ -6,7 +6,7 @@ from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
 from cdc_pipeline.sources.postgres.shape_changes import Followed, Retaken, compare_shapes
 
 
-def shape(type_oid: int, type_name: str) -> SourceShape:
+def of_type(type_oid: int, type_name: str) -> SourceShape:
     column = ShapeColumn(
         number=1,
         name="value",
@@ -37,4 +37,4 @@ def shape(type_oid: int, type_name: str) -> SourceShape:
 def test_a_type_changes_without_a_copy_if_it_prints_each_value_as_before(
     before: str, now: str, answer: type[Followed | Retaken]
 ) -> None:
-    assert type(compare_shapes(shape(1, before), shape(2, now))) is answer
+    assert type(compare_shapes(of_type(1, before), of_type(2, now))) is answer
