@@ -157,9 +157,9 @@ class PostgresStream:
         return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, change: RelationChange) -> None:
-        """Raises TableStale for a partition that was gone before the catalogue was read, since its rows may be lost.
+        """Raises TableStale for a partition that hides the id of old rows, and for one that was gone too early.
 
-        The server describes a partition before its first event, which belongs to the partitioned table, and that table
+        That is before the catalogue was read: its rows may be lost. The server describes a partition before its first event, which belongs to the partitioned table, and that table
         right before the partition. A partition of a table that is not read, such as a stale one, concerns no other.
         """
         relation = change.relation
@@ -167,12 +167,18 @@ class PostgresStream:
         if table is None or not table.is_read(change.commit_lsn) or relation.oid in self._tables:
             return
         known = any(str(relation.oid) in (shape.leaves or ()) for shape in table.shapes)
-        if known or {column.name for column in relation.columns} not in table.column_names:
+        if known:
+            table.check_old_rows(relation)
+            return
+        if {column.name for column in relation.columns} not in table.column_names:
             return
         publication = self._published()
         own = TableName(database=table.name.database, schema=relation.namespace, table=relation.name)
-        is_published = publication is not None and publication.of(own) is not None
-        if not is_published and not is_partition(self._sql_connection, relation.oid):
+        if publication is not None and publication.of(own) is not None:
+            return
+        if is_partition(self._sql_connection, relation.oid):
+            table.check_old_rows(relation)
+        else:
             raise TableStale(
                 f"{table.name} had a partition {relation.namespace}.{relation.name} between two looks at the catalogue",
                 table=str(table.name),

@@ -1,5 +1,6 @@
 """Finds the shape of a table's events in a PostgreSQL stream."""
 
+from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.sources.pgoutput.decoder import Relation
 from cdc_pipeline.sources.postgres.setup import PlannedTable
@@ -53,6 +54,22 @@ class StreamedTable:
             self._shapes.pop(0)
             self._pass_alike()
         return self._shapes[0]
+
+    def check_old_rows(self, partition: Relation) -> None:
+        """Raises TableStale for a partition whose updates and deletes come without the id, now or a while ago.
+
+        Its events are described as those of the table, whose own replica identity may have the id.
+        """
+        identity = {column.name for column in partition.columns if column.is_key}
+        carries = partition.replica_identity == "f" or (self.key and identity.issuperset(self.key))
+        if identity and not carries:
+            where = f"{partition.namespace}.{partition.name}"
+            raise TableStale(
+                f"old rows of {where}, a partition of {self.name}, have only {', '.join(sorted(identity))}",
+                table=str(self.name),
+                expected=f"{', '.join(self.key)} in its replica identity" if self.key else "the whole old row",
+                remedy=f"run ALTER TABLE {where} REPLICA IDENTITY FULL, then cdc snapshot {self.name}",
+            )
 
     def _pass_alike(self) -> None:
         """Drops shapes whose events look like those of the next shape: they differ only in a generated column."""

@@ -124,6 +124,30 @@ def test_a_partition_that_comes_later_with_another_replica_identity_stops_the_ta
     assert in_lake(world, "orders") == in_source(world, "orders")
 
 
+def test_a_partition_with_another_replica_identity_for_a_while_stops_the_table(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    run_sql(database, *PARTED, *FULL, "INSERT INTO orders VALUES (1, 'a', 'one'), (2, 'b', 'two')")
+    world = world_of(tmp_path, database, store_url, BY_ID)
+    begin_again(world)
+    run_sql(
+        database,
+        "ALTER TABLE low ALTER note SET NOT NULL",
+        "CREATE UNIQUE INDEX by_note ON low (note)",
+        "ALTER TABLE low REPLICA IDENTITY USING INDEX by_note",
+        "DELETE FROM orders WHERE id = 1",
+        "UPDATE orders SET id = 3 WHERE id = 2",
+        "ALTER TABLE low REPLICA IDENTITY FULL",
+        "INSERT INTO orders VALUES (4, 'd', 'four')",
+    )
+    table = name_of(world, "orders")
+    assert f"old rows of public.low, a partition of {table}, have only note" in go_on(world)["orders"]
+    begin_again(world, [table])
+    run_sql(database, "DELETE FROM orders WHERE id = 3")
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
+
+
 APPENDED: dict[str, tuple[Sequence[str], Sequence[dict[str, Any]], str]] = {
     "the index of its table is not its replica identity": (
         (
