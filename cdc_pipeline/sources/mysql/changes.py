@@ -90,6 +90,11 @@ class ChangeGroup:
     def truncate(self, place: Place) -> None:
         self._add(Operation.TRUNCATE, place, [None] * len(self.schema.columns))
 
+    def take_back(self, commit_position: int) -> None:
+        """Leaves out the newest events that would have committed at this position."""
+        while self.events and self.events[-1].place.commit_position == commit_position:
+            self.events.pop()
+
     def table_events(self, stream_partitions: int) -> TableEvents:
         """Returns the events. Those that cannot become a row are in `unfit`, whole."""
         positions = np.array([event.place.commit_position for event in self.events], dtype=np.int64)

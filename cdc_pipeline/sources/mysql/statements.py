@@ -14,6 +14,8 @@ from cdc_pipeline.sources.mysql.tokens import TableInText, Words, tokens
 
 _FLAGS = re.IGNORECASE | re.DOTALL
 _BEGIN = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION|XA\s+START)\b", _FLAGS)
+_COMMIT = re.compile(r"\s*COMMIT\b", _FLAGS)
+_ROLLBACK = re.compile(r"\s*ROLLBACK\b", _FLAGS)
 _ROLLBACK_TO = re.compile(r"\s*ROLLBACK\s+(?:WORK\s+)?TO\b", _FLAGS)
 _UNKNOWN_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """Stands in a statement for bytes that cannot be decoded."""
@@ -69,14 +71,17 @@ def begins_transaction(statement: str) -> bool:
     return _BEGIN.match(statement) is not None
 
 
-def ends_transaction(statement: str) -> bool:
-    """Returns whether the statement ends a transaction: COMMIT, or ROLLBACK.
+def commits(statement: str) -> bool:
+    return _COMMIT.match(statement) is not None
 
-    The log has a transaction with ROLLBACK only if it changed tables without transactions, whose changes stay.
+
+def takes_back(statement: str) -> bool:
+    """Returns whether the statement takes back what its transaction changed in tables with transactions.
+
+    The log has such a transaction if it changed tables without them. MariaDB logs it also if it made or dropped a
+    temporary table: with the rows that it changed before, and those of an XA ROLLBACK.
     """
-    words = statement.split(None, 1)
-    first = words[0].upper() if words else ""
-    return first == "COMMIT" or (first == "ROLLBACK" and not is_partial_rollback(statement))
+    return _ROLLBACK.match(statement) is not None and not is_partial_rollback(statement)
 
 
 def is_partial_rollback(statement: str) -> bool:

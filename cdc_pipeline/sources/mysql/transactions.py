@@ -4,7 +4,7 @@ A transaction begins with its GTID and ends with its commit; a statement that ch
 its own. Events of tables that are not read are skipped; their transactions still end, at their positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import structlog
@@ -35,9 +35,10 @@ from cdc_pipeline.sources.mysql.row_image import RowImage
 from cdc_pipeline.sources.mysql.statements import (
     Effect,
     begins_transaction,
+    commits,
     effects_of,
-    ends_transaction,
     is_partial_rollback,
+    takes_back,
 )
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable
 from cdc_pipeline.sources.mysql.table_map import LogColumn, log_columns
@@ -83,6 +84,8 @@ class TransactionReader:
         self.octets = 0
         self._open: Place | None = None
         self._touched: set[TableName] = set()
+        self._left: set[TableName] = set()
+        """Tables of which an earlier batch has rows of the open transaction."""
         self._named: set[tuple[str, str]] = set()
         self._is_alone: bool | None = False
         self._maps: dict[int, tuple[tuple[str, str], tuple[LogColumn, ...]]] = {}
@@ -98,6 +101,8 @@ class TransactionReader:
     def take_batch(self) -> tuple[list[ChangeGroup], list[tuple[LogTransaction, int]], list[Marker]]:
         """Returns the changes, the ended transactions with their commit times, and the markers since the last call."""
         batch = self._groups, self._ended, self._markers
+        if self._open is not None:
+            self._left |= self._touched
         self._groups, self._newest, self._ended, self._markers = [], {}, [], []
         self.rows = self.octets = 0
         return batch
@@ -127,12 +132,21 @@ class TransactionReader:
         self._open = Place(commit_position=self.last.position, ordinal=0, commit_time=commit_time)
         self._is_alone = self._start.is_alone(event)
         self._touched.clear()
+        self._left.clear()
         self._named.clear()
 
     def _end(self) -> None:
         if self._open is not None:
             self._ended.append((self.last, self._open.commit_time))
         self._open = None
+
+    def _take_back(self) -> None:
+        """Leaves out the rows of the open transaction: set-up checks that every listed table has an engine for them."""
+        _refuse(self._left, "was changed in a transaction that was rolled back")
+        for group in self._groups:
+            group.take_back(self.last.position)
+        self._groups = [group for group in self._groups if group.events]
+        self._newest.clear()
 
     def _next_place(self) -> Place:
         if self._open is None:
@@ -187,24 +201,32 @@ class TransactionReader:
             self._is_alone = not begins_transaction(statement.text)
             if not self._is_alone:
                 return
-        if ends_transaction(statement.text):
-            self._end()
-            return
-        completed = completed_by(statement.text)
-        if completed is not None:
-            self._refuse_unseen(self.prepared.complete(completed, self.last.position, self._look_back))
+        if self._is_last(statement.text):
             self._end()
             return
         if is_partial_rollback(statement.text):
-            self._refuse_touched("was changed in a transaction of which a part was rolled back")
+            _refuse(self._touched, "was changed in a transaction of which a part was rolled back")
             return
+        self._add_effects(statement)
+        if self._is_alone:
+            self._end()
+
+    def _is_last(self, statement: str) -> bool:
+        """Returns whether the statement ends the open transaction. Takes what that does to rows."""
+        if takes_back(statement):
+            self._take_back()
+            return True
+        completed = completed_by(statement)
+        if completed is not None:
+            self._refuse_unseen(self.prepared.complete(completed, self.last.position, self._look_back))
+        return completed is not None or commits(statement)
+
+    def _add_effects(self, statement: LoggedStatement) -> None:
         for effect in effects_of(statement.text, statement.database, sql_mode=statement.sql_mode):
             for (schema, name), table in self._tables.items():
                 is_named = effect.concerns(schema, name, in_any_case=self._takes_any_case)
                 if is_named and table.is_read(self.last.position):
                     self._add_effect(table, effect.effect)
-        if self._is_alone:
-            self._end()
 
     def _add_effect(self, table: BinlogTable, effect: Effect) -> None:
         if effect is not Effect.TRUNCATED:
@@ -226,15 +248,11 @@ class TransactionReader:
                 expected="whole values: binlog_row_value_options without PARTIAL_JSON",
             )
 
-    def _refuse_touched(self, what: str) -> None:
-        for name in sorted(self._touched):
-            raise TableStale(f"{name} {what}", table=name, expected="transactions that commit as a whole or not at all")
-
     def _prepare(self, event: XAPrepareEvent) -> None:
         """Takes the end of an XA transaction's rows. MySQL writes XA COMMIT … ONE PHASE in this way, too."""
         if not event.one_phase:
             self.prepared.prepare(xid_of(event), self.last, self._named)
-            self._refuse_touched("was changed in an XA transaction, which may still be rolled back")
+            _refuse(self._touched, "was changed in an XA transaction, which may still be rolled back")
         self._end()
 
     def _refuse_unseen(self, changed: Tables | None) -> None:
@@ -247,6 +265,11 @@ class TransactionReader:
                     table=table.name,
                     expected="rows that the log shows with their commit",
                 )
+
+
+def _refuse(tables: Collection[TableName], what: str) -> None:
+    for name in sorted(tables):
+        raise TableStale(f"{name} {what}", table=name, expected="transactions that commit as a whole or not at all")
 
 
 def _add_change(group: ChangeGroup, event: Any, images: tuple[RowImage, ...], place: Place) -> None:

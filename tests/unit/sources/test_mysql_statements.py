@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc_pipeline.sources.mysql.statements import Effect, effects_of, ends_transaction, is_partial_rollback
+from cdc_pipeline.sources.mysql.statements import Effect, commits, effects_of, is_partial_rollback, takes_back
 from cdc_pipeline.sources.mysql.tokens import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 
 ANY = ("", None)
@@ -175,11 +175,7 @@ def test_an_effect_is_on_a_name_in_other_capitals_only_where_the_server_takes_it
 
 
 def test_the_ends_of_transactions_are_told_apart() -> None:
-    assert [ends_transaction(text) for text in ("COMMIT", "rollback", "ROLLBACK TO a", "BEGIN", "")] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    ends = ("COMMIT", "rollback", "ROLLBACK /* a tool */ WORK", "ROLLBACK TO a", "BEGIN", "committed", "")
+    assert [commits(text) for text in ends] == [True, False, False, False, False, False, False]
+    assert [takes_back(text) for text in ends] == [False, True, True, False, False, False, False]
     assert is_partial_rollback("ROLLBACK TO SAVEPOINT `a`")
