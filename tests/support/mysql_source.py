@@ -12,7 +12,7 @@ import pyarrow as pa
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import OPERATION, TableName
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
-from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
+from cdc_pipeline.sources.protocol import ChangeStream, TableEvents, UnfitEvent
 from cdc_pipeline.types import arrow_schema
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import NOBODY_LISTENS
@@ -79,20 +79,30 @@ class Read:
         return pa.concat_tables([events.rows for events in self.events if events.table == table])
 
 
-def read_stream(pipeline: Pipeline) -> Read:
-    """Everything from the beginning of the stream until now."""
+def first_place(pipeline: Pipeline) -> dict[int, PartitionProgress]:
+    survey = pipeline.source.survey(pipeline.registered_stream())
+    return dict.fromkeys(survey.stream_partitions, PartitionProgress(offset=survey.first_offset))
+
+
+@contextmanager
+def opened_stream(pipeline: Pipeline, progress: Mapping[int, PartitionProgress]) -> Iterator[ChangeStream]:
     known = pipeline.registered_stream()
-    survey = pipeline.source.survey(known)
     start = StreamStart(
-        progress={number: PartitionProgress(offset=survey.first_offset) for number in survey.stream_partitions},
+        progress=progress,
         last_cut=None,
         commit_time=None,
         tables=known.tables(),
         begun={},
         begin_file=lambda _, __: 1,
     )
+    with closing(pipeline.source.survey(known).open(start)) as stream:
+        yield stream
+
+
+def read_stream(pipeline: Pipeline, progress: Mapping[int, PartitionProgress] | None = None) -> Read:
+    """Everything from there until now, without it from the beginning of the stream."""
     found, marks = Read(), set[str]()
-    with closing(survey.open(start)) as stream:
+    with opened_stream(pipeline, progress or first_place(pipeline)) as stream:
         stream.send_marker("cut:here")
         while "cut:here" not in marks:
             batch = stream.read(timedelta(seconds=1))

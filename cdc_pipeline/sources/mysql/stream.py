@@ -24,7 +24,7 @@ from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect, rows
 from cdc_pipeline.sources.mysql.setup import PlannedMysqlTable
-from cdc_pipeline.sources.mysql.streamed_table import BinlogTable
+from cdc_pipeline.sources.mysql.streamed_table import BinlogTable, noted_changes
 from cdc_pipeline.sources.mysql.transactions import TransactionReader
 from cdc_pipeline.sources.protocol import EventBatch, TableEvents, Transactions
 from cdc_pipeline.steps import OnStep, step
@@ -33,6 +33,8 @@ GTID = "gtid"
 """Key in `PartitionProgress.last_position` for the text of the place in the log. No table has this name."""
 XA = "xa"
 """The same, for the XA transactions that are prepared there."""
+ALTERED = "altered"
+"""The same, for the tables that changed before it in the way that the catalogue shows."""
 _MOST_ROWS = 20_000
 _MOST_OCTETS = 16 << 20
 _MOST_MILLISECONDS = 500
@@ -43,9 +45,9 @@ _READY = timedelta(seconds=10)
 class MysqlStream:
     """Implements `ChangeStream` for a MariaDB or MySQL server. It holds a named lock, so there is one per pipeline.
 
-    `start`: the place behind which the log is read; `prepared`: what was registered under `XA` there. `position`:
-    everything that commits before it is registered.
-    `server`: as it was when the tables were read. `marks`: how each table is registered now.
+    `start`: the place behind which the log is read; `prepared`, `altered`: what was registered under `XA` and `ALTERED`
+    there. `position`: everything that commits before it is registered. `server`: as it
+    was when the tables were read. `marks`: how each table is registered now.
     """
 
     _reader: BinlogReader | None = None
@@ -64,6 +66,7 @@ class MysqlStream:
         as_text: Mapping[TableName, Sequence[str]],
         start: LogPlace,
         prepared: str,
+        altered: str,
         position: int,
         on_step: OnStep,
     ) -> None:
@@ -79,6 +82,7 @@ class MysqlStream:
         self._on_step = on_step
         self._dialect = server.dialect
         self._connection = connect(address)
+        self._streamed = self._streamed_tables(altered, server)
         self._transactions = self._transaction_reader(start, prepared, server)
         try:
             self._take_lock(lock)
@@ -112,21 +116,24 @@ class MysqlStream:
         finally:
             reader.close()
 
-    def _transaction_reader(self, start: LogPlace, prepared: str, server: BinlogServer) -> TransactionReader:
-        streamed = {
+    def _streamed_tables(self, altered: str, server: BinlogServer) -> dict[tuple[str, str], BinlogTable]:
+        return {
             (table.name.schema, table.name.table): BinlogTable(
                 name=table.name,
                 key=table.key,
                 shapes=table.shapes,
                 start=self.position,
                 looked_at=server.end,
+                noted=altered,
                 shows_computed=self._dialect.shows_computed,
                 makes_column_keys=server.makes_column_keys,
             )
             for table in self._tables
         }
+
+    def _transaction_reader(self, start: LogPlace, prepared: str, server: BinlogServer) -> TransactionReader:
         return TransactionReader(
-            streamed,
+            self._streamed,
             marker_table=(self._markers.database, self._markers.table),
             pipeline=self._markers.pipeline,
             start=start,
@@ -155,10 +162,13 @@ class MysqlStream:
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         """Returns the same offset for every stream partition, since all are read from one log."""
-        before = str(self._history.place_at(position))
-        prepared = self._transactions.prepared.text_at(position)
-        state = {GTID: before, XA: prepared} if prepared else {GTID: before}
-        place = PartitionProgress(offset=encode_position(position), last_position=state)
+        state = {
+            GTID: str(self._history.place_at(position)),
+            XA: self._transactions.prepared.text_at(position),
+            ALTERED: noted_changes(self._streamed.values(), position),
+        }
+        noted = {key: text for key, text in state.items() if text or key == GTID}
+        place = PartitionProgress(offset=encode_position(position), last_position=noted)
         return dict.fromkeys(range(self._stream_partitions), place)
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Finds how the rows of a table are decoded in the stream, and which changes of the table can be followed."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cdc_pipeline.errors import StreamMoved, TableStale
@@ -27,7 +28,8 @@ class BinlogTable:
     """One table of the stream, with the shapes that its next events may have, oldest first.
 
     `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
-    of the log when the catalogue was read. `shows_computed`: see `Dialect`; `makes_column_keys`: see `BinlogServer`.
+    of the log when the catalogue was read. `noted`: a text of `noted_changes`, "" for none. `shows_computed`: see
+    `Dialect`; `makes_column_keys`: see `BinlogServer`.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class BinlogTable:
         shapes: Sequence[TableShape],
         start: int,
         looked_at: int,
+        noted: str,
         shows_computed: bool,
         makes_column_keys: bool,
     ) -> None:
@@ -49,7 +52,9 @@ class BinlogTable:
         self._shows_computed = shows_computed
         self._makes_column_keys = makes_column_keys
         self._layouts: dict[tuple[LogColumn, ...], BinlogLayout] = {}
-        self._changes = 0
+        self._newest = shapes[-1].generation
+        was_seen = json.loads(noted or "{}").get(str(name)) == self._newest
+        self._changed_at = 0 if was_seen else None
 
     def is_read(self, commit_position: int) -> bool:
         """Returns False for events that are registered already, or that the table's next snapshot will contain."""
@@ -102,11 +107,20 @@ class BinlogTable:
                 f"{self.name} was altered at position {commit_position}",
                 remedy="open the consumer again: what changed is found then",
             )
-        self._changes += 1
-        if len(self._shapes) == 1 or self._changes > 1:
+        is_later = self._changed_at is not None or commit_position >= self._newest
+        if len(self._shapes) == 1 or is_later:
             raise self._stale(
                 "was altered in a way that its catalogue no longer shows", "one change between two looks at it"
             )
+        self._changed_at = commit_position
+
+    def noted(self, position: int) -> int | None:
+        """Returns the generation of the newest shape if the one change that made it was read before the position.
+
+        Another change before that generation would have no trace in the catalogue. Behind it, none is taken anyway.
+        """
+        is_seen = self._changed_at is not None and self._changed_at < position < self._newest
+        return self._newest if is_seen else None
 
     def _follow(self) -> None:
         self._shapes.pop(0)
@@ -123,6 +137,15 @@ class BinlogTable:
 
     def _stale(self, what: str, expected: str) -> TableStale:
         return TableStale(f"{self.name} {what}", table=self.name, expected=expected)
+
+
+def noted_changes(tables: Iterable[BinlogTable], position: int) -> str:
+    """Returns as a text which tables changed before the position in the way that the catalogue shows, "" for none.
+
+    Who begins to read there takes no further change of them.
+    """
+    found = {str(table.name): noted for table in tables if (noted := table.noted(position)) is not None}
+    return json.dumps(found, sort_keys=True) if found else ""
 
 
 _UNSEEN = {
