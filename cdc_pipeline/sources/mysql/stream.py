@@ -82,8 +82,7 @@ class MysqlStream:
         self._on_step = on_step
         self._dialect = server.dialect
         self._connection = connect(address)
-        self._streamed = self._streamed_tables(altered, server)
-        self._transactions = self._transaction_reader(start, prepared, server)
+        self._transactions = self._transaction_reader(start, prepared, self._streamed_tables(altered, server), server)
         try:
             self._take_lock(lock)
             with answering():
@@ -131,9 +130,11 @@ class MysqlStream:
             for table in self._tables
         }
 
-    def _transaction_reader(self, start: LogPlace, prepared: str, server: BinlogServer) -> TransactionReader:
+    def _transaction_reader(
+        self, start: LogPlace, prepared: str, tables: Mapping[tuple[str, str], BinlogTable], server: BinlogServer
+    ) -> TransactionReader:
         return TransactionReader(
-            self._streamed,
+            tables,
             marker_table=(self._markers.database, self._markers.table),
             pipeline=self._markers.pipeline,
             start=start,
@@ -165,7 +166,7 @@ class MysqlStream:
         state = {
             GTID: str(self._history.place_at(position)),
             XA: self._transactions.prepared.text_at(position),
-            ALTERED: noted_changes(self._streamed.values(), position),
+            ALTERED: noted_changes(self._transactions.tables.values(), position),
         }
         noted = {key: text for key, text in state.items() if text or key == GTID}
         place = PartitionProgress(offset=encode_position(position), last_position=noted)

@@ -74,7 +74,7 @@ class TransactionReader:
         self._takes_any_case = takes_any_case
         self.prepared = prepared
         self._look_back = look_back
-        self._tables = tables
+        self.tables = tables
         self._marker_table = marker_table
         self._pipeline = pipeline
         self._start = start
@@ -167,7 +167,7 @@ class TransactionReader:
         if name == self._marker_table:
             self._add_markers(event)
             return
-        table = self._tables.get(name)
+        table = self.tables.get(name)
         if table is None or not table.is_read(self.last.position):
             return
         layout = table.layout(columns)
@@ -223,7 +223,7 @@ class TransactionReader:
 
     def _add_effects(self, statement: LoggedStatement) -> None:
         for effect in effects_of(statement.text, statement.database, sql_mode=statement.sql_mode):
-            for (schema, name), table in self._tables.items():
+            for (schema, name), table in self.tables.items():
                 is_named = effect.concerns(schema, name, in_any_case=self._takes_any_case)
                 if is_named and table.is_read(self.last.position):
                     self._add_effect(table, effect.effect)
@@ -240,7 +240,7 @@ class TransactionReader:
 
     def _refuse_parts(self, event: Any) -> None:
         name, _ = self._maps[event.table_id]
-        table = self._tables.get(name)
+        table = self.tables.get(name)
         if table is not None and table.is_read(self.last.position):
             raise TableStale(
                 f"{table.name} was changed in a session that logs parts of JSON values",
@@ -257,7 +257,7 @@ class TransactionReader:
 
     def _refuse_unseen(self, changed: Tables | None) -> None:
         """Raises TableStale for a table that an XA COMMIT changes: its snapshot may be older, without these rows."""
-        for name, table in sorted(self._tables.items()):
+        for name, table in sorted(self.tables.items()):
             if table.is_read(self.last.position) and (changed is None or name in changed):
                 doubt = "may have been" if changed is None else "was"
                 raise TableStale(
