@@ -7,7 +7,7 @@ from typing import Any
 
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.types import resolve
-from cdc_pipeline.types.mysql import TEXTS, MysqlType, parse_column_type
+from cdc_pipeline.types.mysql import MysqlType, parse_column_type
 
 _MOST_COLUMNS = 4096
 """Of a table."""
@@ -157,14 +157,29 @@ def _keeps(old: MysqlType, new: MysqlType) -> bool:
     """Returns whether every value of the old type is the same value of the new one."""
     if old.labels or new.labels:
         return old.base == new.base and new.labels[: len(old.labels)] == old.labels
-    if old.base in TEXTS and new.base in TEXTS:
-        return old.base != new.base or (new.length or 0) >= (old.length or 0)
+    if old.base != new.base and old.base in _CHARACTERS and new.base in _CHARACTERS:
+        return new.base != "char" and _most_characters(old) <= _sure_characters(new)
     if old.base != new.base or old.unsigned != new.unsigned:
         return False
     if old.base in _WIDTHLESS or old.arguments == new.arguments:
         return True
-    return old.base == "varbinary" and (new.length or 0) >= (old.length or 0)
+    return old.base in _LENGTHS and (new.length or 0) >= (old.length or 0)
 
 
+def _most_characters(of: MysqlType) -> int:
+    """Returns how many characters a text has at most, in a character set with one byte for each."""
+    return _OCTETS.get(of.base) or of.length or 0
+
+
+def _sure_characters(of: MysqlType) -> int:
+    """Returns how many characters fit into a text, whatever its character set: one of UTF-8 has up to four bytes."""
+    return _OCTETS[of.base] // 4 if of.base in _OCTETS else of.length or 0
+
+
+_OCTETS = {"tinytext": (1 << 8) - 1, "text": (1 << 16) - 1, "mediumtext": (1 << 24) - 1, "longtext": (1 << 32) - 1}
+"""Sizes of types that are limited in bytes. A CHAR and a VARCHAR are limited in characters."""
+_CHARACTERS = frozenset({"char", "varchar", *_OCTETS})
+"""Without JSON, whose texts are written anew. A CHAR loses spaces at the end."""
+_LENGTHS = frozenset({"char", "varchar", "varbinary"})
 _WIDTHLESS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 """Types whose number in parentheses is the width in which they are shown."""
