@@ -5,7 +5,7 @@ server, so they are taken out of the packet before the library reads it, and the
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymysql.charset import charset_by_id
@@ -16,9 +16,11 @@ from cdc_pipeline.errors import DecodeError
 from cdc_pipeline.types.mysql_charsets import KNOWN, codec_of, decoded
 
 _STATEMENT = 2
-_EVENT_TYPE, _EVENT_SIZE, _CONTENT, _VARIABLES_SIZE, _VARIABLES = 5, 10, 20, 31, 33
+_EVENT_TYPE, _EVENT_SIZE, _FLAGS, _CONTENT, _VARIABLES_SIZE, _VARIABLES = 5, 10, 18, 20, 31, 33
 """Where an event has these in its packet: one byte of the protocol, 19 of the header, 13 of numbers of a statement."""
 _NUMBERS = 13
+_OF_SESSION = 4
+"""Among the flags of an event."""
 _SQL_MODE, _CATALOGUE, _CHARSETS = 1, 6, 4
 _SIZES = {0: 4, _SQL_MODE: 8, 3: 4, _CHARSETS: 6}
 """Sizes of the variables that servers write up to the character sets; the catalogue has its size before it."""
@@ -31,12 +33,14 @@ _UTF8_NUMBER = 45
 class LoggedStatement:
     """A statement of the log. `database`: the one in which it ran. `sql_mode`: None if the log does not show it.
 
-    `text` has U+FFFD for bytes that cannot be decoded.
+    `text` has U+FFFD for bytes that cannot be decoded. `is_of_session`: it, or another statement of the same call of a
+    procedure, names a temporary table, or depends on its session in another way.
     """
 
     text: str
     database: str
     sql_mode: int | None
+    is_of_session: bool = False
 
 
 class StatementPacket(MysqlPacket):
@@ -85,7 +89,8 @@ def statement_of(event: QueryEvent | ExecuteLoadQueryEvent) -> LoggedStatement:
     if isinstance(event, QueryEvent):
         begin = _NUMBERS + event.schema_length + 1
         variables = getattr(event.packet.packet, "variables", b"")
-        return _statement(content_of(event)[begin:], event.schema, variables)
+        found = _statement(content_of(event)[begin:], event.schema, variables)
+        return replace(found, is_of_session=bool(_flags(event) & _OF_SESSION))
     rest = event.packet.read(event.event_size - event.packet.read_bytes)
     begin = event.status_vars_length + event.schema_length + 1
     if len(rest) <= begin:
@@ -95,6 +100,11 @@ def statement_of(event: QueryEvent | ExecuteLoadQueryEvent) -> LoggedStatement:
             remedy="read a supported server",
         )
     return _statement(rest[begin:], rest[event.status_vars_length : begin - 1], rest[: event.status_vars_length])
+
+
+def _flags(event: Any) -> int:
+    octets: bytes = event.packet.packet.get_all_data()
+    return int.from_bytes(octets[_FLAGS:_CONTENT], "little")
 
 
 def _statement(text: bytes, database: bytes, variables: bytes) -> LoggedStatement:

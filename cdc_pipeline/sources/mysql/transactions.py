@@ -222,11 +222,13 @@ class TransactionReader:
         return completed is not None or commits(statement)
 
     def _add_effects(self, statement: LoggedStatement) -> None:
+        """Takes what a statement does to listed tables. A TRUNCATE may be of a temporary table with the same name."""
         for effect in effects_of(statement.text, statement.database, sql_mode=statement.sql_mode):
             for (schema, name), table in self.tables.items():
                 is_named = effect.concerns(schema, name, in_any_case=self._takes_any_case)
                 if is_named and table.is_read(self.last.position):
-                    self._add_effect(table, effect.effect)
+                    is_doubtful = effect.effect is Effect.TRUNCATED and statement.is_of_session
+                    self._add_effect(table, Effect.ROWS if is_doubtful else effect.effect)
 
     def _add_effect(self, table: BinlogTable, effect: Effect) -> None:
         if effect is not Effect.TRUNCATED:

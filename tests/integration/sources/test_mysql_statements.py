@@ -1,6 +1,6 @@
 """Statements that MariaDB and MySQL log as text are read as the server read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
@@ -32,6 +32,32 @@ def test_a_truncate_empties_its_table_whatever_its_name_and_the_clients_characte
         consume(pipeline)
         assert sorted(event[OPERATION] for event in events_of(pipeline, shop.name(table))) == ["i", "i", "t"]
         assert states(pipeline, shop, table) == [TableState.REGISTERED]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TEMPORARY TABLE orders (id INT)", "TRUNCATE TABLE orders", "DROP TEMPORARY TABLE orders"],
+        ["CALL empties()"],
+    ],
+)
+def test_a_truncate_that_may_be_of_a_temporary_table_empties_nothing_and_stops_that_table(
+    shop: MysqlShop, statements: Sequence[str]
+) -> None:
+    """Both have the same event: a call of a procedure marks all its statements if one names a temporary table."""
+    shop.run("CREATE TABLE orders (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
+    shop.run(
+        "CREATE PROCEDURE empties() BEGIN CREATE TEMPORARY TABLE made (id INT); INSERT INTO made VALUES (1);"
+        " TRUNCATE TABLE orders; END"
+    )
+    with shop.opened("orders", "other") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1)")
+        shop.run("SET SESSION binlog_format = 'STATEMENT'", "SET SESSION autocommit = 1", *statements)
+        shop.run("INSERT INTO other VALUES (1)")
+        consume(pipeline)
+        assert states(pipeline, shop, "orders", "other") == [TableState.STALE, TableState.REGISTERED]
+        assert "t" not in [event[OPERATION] for event in events_of(pipeline, shop.name("orders"))]
 
 
 @pytest.mark.parametrize(("started", "call"), [(started_mariadb, "SET @x = put(1)"), (started_mysql, "SELECT put(1)")])
