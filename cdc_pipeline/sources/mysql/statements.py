@@ -171,6 +171,13 @@ class _Statement:
         if words.take_any(("DATABASE", "SCHEMA")):
             words.take_exists()
             yield TableEffect(effect=Effect.ANOTHER, database=words.take_name() or "", table=None)
+        elif first == "DROP" and words.take("INDEX"):
+            words.take_exists()
+            is_primary = (words.take_name() or "").upper() == "PRIMARY"
+            words.take("ON")
+            table = self._table_behind()
+            if is_primary:
+                yield _ANY_CHANGED if table is None else self._effect(Effect.CHANGED, table)
         elif names_table and not words.take("TEMPORARY"):
             named = list(self._named(first)) if words.take_any(_TABLE_WORDS) else [None]
             for name in named:

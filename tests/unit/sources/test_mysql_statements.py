@@ -87,6 +87,9 @@ ANY = ("", None)
             "ALTER TABLE orders ADD p INT REFERENCES parent (id) ON DELETE SET NULL",
             [(Effect.COLUMN_CASCADES, "shop", "orders"), (Effect.CHANGED, "shop", "orders")],
         ),
+        ("DROP INDEX `PRIMARY` ON orders", [(Effect.CHANGED, "shop", "orders")]),
+        ("DROP INDEX IF EXISTS `primary` ON a.orders NOWAIT", [(Effect.CHANGED, "a", "orders")]),
+        ("DROP INDEX `PRIMARY` ON", [(Effect.CHANGED, *ANY)]),
         ("ALTER TABLE orders RENAME INDEX i TO j, DROP a", [(Effect.CHANGED, "shop", "orders")]),
     ],
 )
@@ -137,6 +140,7 @@ def test_what_quotes_and_backslashes_mean_depends_on_the_sql_mode(
         "SAVEPOINT a",
         "CREATE TABLE IF NOT EXISTS orders (id INT)",
         "CREATE INDEX i ON orders (x)",
+        "DROP INDEX i ON orders",
         "ALTER TABLE orders ADD INDEX i (a, b), COMMENT 'x, DROP y'",
         "ALTER TABLE orders DROP FOREIGN KEY f",
         "ALTER TABLE orders DROP FOREIGN KEY f, ADD FOREIGN KEY (p) REFERENCES parent (id) ON DELETE NO ACTION",
