@@ -21,6 +21,8 @@ from cdc_pipeline.metadata_store.operations.rebuild_from_lake import RebuildFrom
 _PARTITION, _TABLE = models.stream_partition, models.source_table
 _BOUNDARY, _LEASE = models.boundary, models.lease
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('cdc.rebuild'))"
+_TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = 0"
+"""The bucket and the lake's logs are read within the transaction. No other transaction waits for anything outside."""
 
 _REMEMBER = (
     """
@@ -214,6 +216,7 @@ class Rebuild:
         """
         with self.database.transaction("ledger.rebuild") as connection:
             connection.exec_driver_sql(_ONE_AT_A_TIME)
+            connection.exec_driver_sql(_TAKES_LONG)
             lock_stream(connection, stream)
             _refuse_held(connection, stream)
             cuts = connection.scalar(select(func.count()).where(_BOUNDARY.c.stream == stream)) or 0

@@ -8,6 +8,8 @@ from sqlalchemy import Engine, make_url, text
 
 from cdc_pipeline.errors import StoreAway
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.operations.rebuild import Rebuild
+from tests.support.metadata_store import STREAM, opened_shop
 from tests.support.streams import run_sql
 
 CLOSE_SESSIONS = """
@@ -87,7 +89,20 @@ def two_sessions(engine: Engine) -> set[int]:
         return {session_of(engine), int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())}
 
 
-def test_a_process_that_stops_within_a_transaction_keeps_its_locks_for_less_than_ten_seconds(engine: Engine) -> None:
-    with engine.begin() as connection:
+def longest_idle(database: Database) -> timedelta:
+    with database.transaction("test") as connection:
         longest = "SELECT current_setting('idle_in_transaction_session_timeout')::interval"
-        assert timedelta() < connection.scalar(text(longest)) < timedelta(seconds=10)
+        found: timedelta = connection.execute(text(longest)).scalar_one()
+    return found
+
+
+def test_a_process_that_stops_within_a_transaction_keeps_its_locks_for_less_than_ten_seconds(engine: Engine) -> None:
+    assert timedelta() < longest_idle(Database(engine=engine)) < timedelta(seconds=10)
+
+
+def test_a_rebuild_may_read_the_bucket_for_longer_than_that_within_its_transaction(store_url: str) -> None:
+    with opened_shop(store_url) as shop:
+        database = Database(engine=shop.engine)
+        with Rebuild(database=database).emptied(STREAM.name) as empty:
+            assert longest_idle(empty.database) == timedelta()
+        assert longest_idle(database) > timedelta()
