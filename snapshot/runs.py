@@ -63,9 +63,13 @@ class SnapshotRuns:
     def take_wanted(self, tables: Sequence[TableName], *, slots: int) -> tuple[Snapshot, ...]:
         """Takes snapshots of the tables that need one now; returns an empty tuple if no table does.
 
+        Leaves out those of which one is being taken, and those whose last ones failed, until their pause is over.
         Readers see the old rows until the commit that shows the new ones.
         """
         wanted = self.wanted(tables)
+        if wanted:
+            due = self.store.stale_tables.wanting_snapshot()
+            wanted = tuple(name for name in wanted if self.store.tables.table(name).table_id in due)
         if not wanted:
             return ()
         refused = self.set_up(wanted)

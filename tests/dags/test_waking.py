@@ -12,6 +12,8 @@ from cdc_wake_up_policy import WakeUpPolicy
 
 from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.metadata_store.ledger.backlogs import Backlog, backlogs
+from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
+from snapshot.hand_offs import new_tasks
 from tests.dags.airflow_process import RESULT, Airflow
 from tests.support.metadata_store import STREAM, Shop, opened_shop
 from tests.support.streams import run_sql
@@ -68,6 +70,50 @@ def test_a_table_whose_name_has_a_dot_is_found_by_the_name_that_its_watcher_has(
         f"UPDATE cdc.source_table SET snapshot_wanted = true WHERE table_id = {shop.customers.table_id}",
     )
     assert set(first(shop)) == {'shop.public."order.items"', CUSTOMERS}
+
+
+def want_snapshot_of_orders(shop: Shop) -> None:
+    shop.store.stale_tables.mark(shop.orders.table_id, "its columns changed", snapshot_wanted=True)
+
+
+def later(shop: Shop, minutes: float) -> None:
+    """As if so much time had passed since everything that is known of snapshots."""
+    earlier = f"- interval '1 minute' * {minutes}"
+    run_sql(
+        shop.url,
+        f"UPDATE cdc.snapshot SET started_at = started_at {earlier}, finished_at = finished_at {earlier}",
+        f"UPDATE cdc.snapshot_task SET created_at = created_at {earlier}, lease_expires_at = lease_expires_at {earlier}",
+    )
+
+
+def test_wanted_snapshots_that_fail_in_a_row_begin_ever_more_rarely_until_one_is_published(shop: Shop) -> None:
+    want_snapshot_of_orders(shop)
+    for number in range(3):
+        assert set(first(shop)) == {ORDERS}
+        shop.store.snapshots.create_snapshot(shop.new_snapshot(1, snapshot_id=str(number)))
+        assert first(shop) == {}
+        shop.store.snapshots.set_snapshot_state(str(number), SnapshotState.FAILED, error="out of memory")
+        later(shop, 0.9 * 2**number)
+        assert first(shop) == {}
+        later(shop, 0.2 * 2**number)
+    shop.publish(shop.acquire(), 1, snapshot_id="by hand")
+    want_snapshot_of_orders(shop)
+    assert set(first(shop)) == {ORDERS}
+
+
+def test_a_wanted_snapshot_whose_processes_died_wakes_again(shop: Shop) -> None:
+    want_snapshot_of_orders(shop)
+    shop.store.snapshots.create_snapshot(shop.new_snapshot(1))
+    shop.store.snapshot_tasks.add_tasks("first", new_tasks(TaskKind.EXPORT, [{}]))
+    later(shop, 20)
+    assert set(first(shop)) == {ORDERS}
+    tasks, lease = shop.store.snapshot_tasks, timedelta(minutes=20)
+    assert tasks.claim_task(slot="a slot", duration=lease, snapshot_ids=["first"], kinds=[TaskKind.EXPORT])
+    assert first(shop) == {}
+    later(shop, 36)
+    assert set(first(shop)) == {ORDERS}
+    shop.acquire()
+    assert first(shop) == {}
 
 
 def test_silence_and_tables_that_are_not_live_wake_nobody(shop: Shop) -> None:

@@ -17,6 +17,7 @@ import structlog
 
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.metadata_store.database import asyncpg_arguments
+from cdc_pipeline.metadata_store.ledger.stale_tables import WANTS_SNAPSHOT
 
 log = structlog.get_logger()
 
@@ -51,12 +52,7 @@ _NEWEST_WAITING = f"""
            false,
            true
     FROM cdc.source_table AS source
-    WHERE source.stream = $1
-      AND source.snapshot_wanted
-      AND NOT EXISTS (
-          SELECT FROM cdc.snapshot
-          WHERE snapshot.table_id = source.table_id AND snapshot.state NOT IN ('published', 'failed', 'abandoned')
-      )
+    WHERE source.stream = $1 AND {WANTS_SNAPSHOT}
     """
 
 _RECENT_REQUESTS = f"""
@@ -112,7 +108,8 @@ class Backlog:
     `is_leased`: a worker is at work on it, or is asked to be by a slice request. `is_awaited`: a slice run is open that
     asks for it.
 
-    A table that pauses after a failure has no backlog. A wanted snapshot that is already being taken does not count.
+    A table that pauses after a failure has no backlog, and neither has one whose wanted snapshot is being taken, or
+    pauses after tries that failed.
     """
 
     newest: int

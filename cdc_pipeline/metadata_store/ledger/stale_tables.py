@@ -18,6 +18,37 @@ from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState
 
 _TABLE, _SNAPSHOT, _PARTITION = models.source_table, models.snapshot, models.stream_partition
 _STREAM, _BOUNDARY = models.stream, models.boundary
+WANTS_SNAPSHOT = """
+    source.snapshot_wanted
+    AND NOT EXISTS (
+        SELECT FROM cdc.snapshot AS active
+        WHERE active.table_id = source.table_id AND active.state NOT IN ('published', 'failed', 'abandoned')
+          AND (active.started_at > clock_timestamp() - interval '15 minutes'
+               OR EXISTS (SELECT FROM cdc.lease
+                          WHERE lease.table_id = source.table_id AND lease.expires_at > clock_timestamp())
+               OR EXISTS (SELECT FROM cdc.snapshot_task AS task
+                          WHERE task.snapshot_id = active.snapshot_id
+                            AND greatest(task.created_at, task.finished_at, task.lease_expires_at)
+                                > clock_timestamp() - interval '15 minutes'))
+    )
+    AND clock_timestamp() >= (
+        SELECT coalesce(max(failed.finished_at) + interval '1 minute' * power(2, least(count(*), 9) - 1), '-infinity')
+        FROM cdc.snapshot AS failed
+        WHERE failed.table_id = source.table_id AND failed.state = 'failed'
+          AND failed.finished_at > coalesce(
+              (SELECT max(published.finished_at) FROM cdc.snapshot AS published
+               WHERE published.table_id = source.table_id AND published.state = 'published'), '-infinity')
+    )
+    """
+"""Whether a wanted snapshot of the table `source` is to begin now.
+
+Not while one shows signs of life: its orchestrator looks every 10 minutes or more often, and whoever works on it holds a
+lease. After snapshots that failed in a row it begins later: after one minute, then twice as long each time, up to 256
+minutes, because each try copies the whole table.
+"""
+_WANTING = text(f"""
+    SELECT source.table_id FROM cdc.source_table AS source WHERE {WANTS_SNAPSHOT}
+    """)
 _FOLLOWED = text("""
     SELECT source_table.table_id,
            greatest(coalesce(source_table.followed_at, active.cutoff_offset),
@@ -42,6 +73,11 @@ class StaleTables:
         """
         with self.database.transaction("table.mark_stale") as connection:
             mark_stale(connection, [table_id], reason, snapshot_wanted=snapshot_wanted)
+
+    def wanting_snapshot(self) -> frozenset[int]:
+        """Ids of the tables whose wanted snapshot is to begin now: none is being taken, and no pause goes on."""
+        with self.database.transaction("table.list") as connection:
+            return frozenset(connection.scalars(_WANTING))
 
     def want_snapshot(self, table_id: int, *, wanted: bool) -> None:
         """Sets whether the next snapshot run takes a snapshot of a stale table without a request."""

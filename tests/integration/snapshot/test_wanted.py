@@ -1,0 +1,39 @@
+"""Snapshots that begin without a command: beside `cdc apply`, whose other tables go on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.metadata_store.states import SnapshotState
+from snapshot.wiring import snapshot_runs
+from tests.crash.world import World, new_world
+from tests.support.pipelines import set_up_and_consume
+from tests.support.streams import run_sql
+
+REMEMBER_A_FAILURE = """
+    INSERT INTO cdc.snapshot (snapshot_id, table_id, state, cutoff_offset, cutoff_version, cutoff_time, schema_id,
+                              started_at, finished_at)
+    SELECT 'failed', table_id, 'failed', '', '', now(), schema_id, now(), now()
+    FROM cdc.source_table WHERE table_name = 'things'
+"""
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    with new_world(postgres, tmp_path) as world, world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        run_sql(world.store_url, "UPDATE cdc.source_table SET snapshot_wanted = table_name = 'things'")
+        yield world
+
+
+def test_one_that_failed_a_moment_ago_is_left_until_its_pause_is_over(world: World) -> None:
+    run_sql(world.store_url, REMEMBER_A_FAILURE)
+    with world.process() as pipeline:
+        runs = snapshot_runs(pipeline)
+        assert runs.take_wanted(world.tables, slots=1) == ()
+        assert runs.wanted(world.tables) == world.tables[:1]
+        run_sql(world.store_url, "UPDATE cdc.snapshot SET finished_at = finished_at - interval '61 seconds'")
+        (taken,) = runs.take_wanted(world.tables, slots=1)
+        assert taken.state is SnapshotState.PUBLISHED
