@@ -5,6 +5,7 @@ Other rows are not rewritten. The slice's rows have the position's version, so l
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
@@ -13,7 +14,7 @@ import pyarrow as pa
 import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
-from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
+from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, UsageError
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, awaited_lease
 from cdc_pipeline.metadata_store.leases import Lease
@@ -71,7 +72,9 @@ class Repair:
         the comparison, the table is marked as under repair: from then on, deletes leave tombstones. So a row that was
         deleted after the position stays deleted, because its tombstone has the newer version. The mark stays when the
         repair is killed between putting the late slice's file and registering it, because another process may register
-        that slice later. Raises UsageError for a keyless table.
+        that slice later.
+
+        Raises UsageError for a keyless table, SnapshotError while a snapshot of the table is being taken.
         """
         if self.lake_table(table).schema.is_keyless:
             raise UsageError(
@@ -94,11 +97,12 @@ class Repair:
             version = self._version_at(table, boundary, lease, keeper)
             self.store.tables.begin_repair(lease)
             repaired = self._register(table, held, boundary, version, lease)
-        while repaired.slice_number is not None and not self._is_applied(table, repaired.slice_number):
-            try:
+        while repaired.slice_number is not None:
+            with suppress(LeaseBusy):
                 self.worker.slice_to_lake(table)
-            except LeaseBusy:
-                _pause(deadline)
+            if self._is_applied(table, repaired.slice_number):
+                break
+            _pause(deadline)
         log.info("table repaired", table=str(table), written=repaired.rows_written, removed=repaired.rows_removed)
         return repaired
 
@@ -118,6 +122,8 @@ class Repair:
     def _version_at(self, table: TableName, boundary: Boundary, lease: Lease, keeper: LeaseKeeper) -> int:
         """Applies slices up to the boundary and returns the lake version there, which is the latest one."""
         table_id = self.store.tables.table(table).table_id
+        if self.store.snapshots.active_snapshot(table_id) is not None:
+            raise SnapshotError(f"a snapshot of {table} is being taken", remedy="repair when it has ended")
         before = self.store.snapshots.fence_at(table_id, boundary.position) + 1
         ended = self.worker.apply_held(lease, keeper, table, before=before).ended
         version = shown_version(self.store, self.lake, self.lake_table(table), boundary)
@@ -129,14 +135,12 @@ class Repair:
         self, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease
     ) -> Repaired:
         lake_table = self.lake_table(table)
-        with self.source.copy_at(held.exported) as source, self.copies.of(table, source, lake_table.schema) as copy:
-            found = self._differing(lake_table, copy.key, version)
-        if found.num_rows > MOST_ROWS:
-            raise CdcError(
-                f"more than {MOST_ROWS:,} rows of {table} differ",
-                expected="a few rows to repair",
-                remedy="take a new snapshot of it: cdc snapshot",
-            )
+        try:
+            found = self._found(lake_table, held, version)
+        except (Exception, KeyboardInterrupt):
+            with suppress(CdcError):
+                self.store.tables.end_repair(lease)  # nothing is written yet that somebody could register
+            raise
         written = found[OPERATION].to_pylist().count("i")
         number = None
         if found.num_rows:
@@ -152,6 +156,18 @@ class Repair:
             rows_removed=found.num_rows - written,
             slice_number=number,
         )
+
+    def _found(self, table: LakeTable, held: HeldPosition, version: int) -> pa.Table:
+        """Returns the rows that differ. Raises CdcError if they are more than MOST_ROWS."""
+        with self.source.copy_at(held.exported) as source, self.copies.of(table.name, source, table.schema) as copy:
+            found = self._differing(table, copy.key, version)
+        if found.num_rows > MOST_ROWS:
+            raise CdcError(
+                f"more than {MOST_ROWS:,} rows of {table.name} differ",
+                expected="a few rows to repair",
+                remedy="take a new snapshot of it: cdc snapshot",
+            )
+        return found
 
     def _differing(self, table: LakeTable, source_key: str, version: int) -> pa.Table:
         """Returns the rows that differ in the lake table, or in the periods of its history that go on."""

@@ -1,12 +1,16 @@
 """Two at once that decide late slices: repairs, and replays of quarantined events."""
 
+from collections import Counter
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
-from cdc_pipeline.errors import RegistryError, StaleEpoch
+from cdc_pipeline.errors import CdcError, RegistryError, SnapshotError, SourceAway, StaleEpoch
+from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import Moment
 from tests.crash.invariants import lake_rows, source_rows
 from tests.crash.test_rivals import Meanwhile
 from tests.crash.world import World, apply_all, go_on, register_changes
@@ -37,6 +41,61 @@ def test_a_repair_that_was_taken_over_decides_nothing_any_more(world: World) -> 
     with world.process() as pipeline:
         table = pipeline.lake_table(things)
         assert lake_rows(pipeline, table) == source_rows(world, table)
+
+
+def begin_snapshot(world: World, table: TableName) -> None:
+    """One that an orchestrator has registered and nobody works on."""
+    with world.process() as other:
+        row = other.store.tables.table(table)
+        cutoff = NewSnapshot(
+            snapshot_id="under way",
+            table_id=row.table_id,
+            cutoff_offset=str(row.cutoff_offset),
+            cutoff_version=str(row.cutoff_version),
+            cutoff_time=row.registered_at,
+            schema_id=str(row.schema_id),
+        )
+        other.store.snapshots.create_snapshot(cutoff)
+
+
+def test_a_repair_is_refused_while_a_snapshot_is_taken(world: World) -> None:
+    begin_snapshot(world, world.tables[0])
+    with world.process() as pipeline, pytest.raises(SnapshotError, match="is being taken"):
+        pipeline.repair().run(world.tables[0])
+
+
+def test_a_repair_that_waits_for_a_snapshot_gives_up_in_time(world: World) -> None:
+    """The snapshot began between the registration of the late slice and its application."""
+    things = world.tables[0]
+    register_changes(world)
+    with world.process() as pipeline:
+        apply_all(pipeline)
+    lose_a_row(world, things)
+    rounds = Counter[str]()
+
+    def begin_then_count(step: str, moment: Moment) -> None:
+        if step == "slice_file.put" and moment is Moment.BEFORE:
+            begin_snapshot(world, things)
+        rounds[step] += moment is Moment.BEFORE
+        if rounds["fence.read"] > 50:
+            raise AssertionError("it does not pause")
+
+    with world.process(begin_then_count) as pipeline, pytest.raises(CdcError, match="in the time given"):
+        pipeline.repair().run(things, timeout=timedelta(seconds=2))
+
+
+def test_a_repair_that_fails_leaves_no_mark(world: World) -> None:
+    """With the mark, every later delete of the table would leave a tombstone, and none would be purged."""
+    things = world.tables[0]
+
+    def fail(step: str, moment: Moment) -> None:
+        if step == "lake_table.compare" and moment is Moment.BEFORE:
+            raise SourceAway("the source is away", remedy="start it")
+
+    with world.process(fail) as pipeline:
+        (repaired,) = pipeline.repair().run_each([things])
+        assert "the source is away" in str(repaired.problem)
+        assert not pipeline.store.tables.table(things).under_repair
 
 
 def lose_a_row(world: World, table: TableName) -> None:

@@ -78,11 +78,11 @@ def want_snapshot_of_orders(shop: Shop) -> None:
 
 def later(shop: Shop, minutes: float) -> None:
     """As if so much time had passed since everything that is known of snapshots."""
-    earlier = f"- interval '1 minute' * {minutes}"
+    ago = f"- interval '1 minute' * {minutes}"
     run_sql(
         shop.url,
-        f"UPDATE cdc.snapshot SET started_at = started_at {earlier}, finished_at = finished_at {earlier}",
-        f"UPDATE cdc.snapshot_task SET created_at = created_at {earlier}, lease_expires_at = lease_expires_at {earlier}",
+        f"UPDATE cdc.snapshot SET started_at = started_at {ago}, finished_at = finished_at {ago}",
+        f"UPDATE cdc.snapshot_task SET created_at = created_at {ago}, lease_expires_at = lease_expires_at {ago}",
     )
 
 

@@ -42,9 +42,9 @@ WANTS_SNAPSHOT = """
     """
 """Whether a wanted snapshot of the table `source` is to begin now.
 
-Not while one shows signs of life: its orchestrator looks every 10 minutes or more often, and whoever works on it holds a
-lease. After snapshots that failed in a row it begins later: after one minute, then twice as long each time, up to 256
-minutes, because each try copies the whole table.
+Not while one shows signs of life: its orchestrator looks at it every ten minutes or more often, and whoever works on it
+holds a lease. After snapshots that failed in a row it begins later: after one minute, then twice as long each time, up
+to 256 minutes, because each try copies the whole table.
 """
 _WANTING = text(f"""
     SELECT source.table_id FROM cdc.source_table AS source WHERE {WANTS_SNAPSHOT}

@@ -184,7 +184,7 @@ class Tables:
         self._set_under_repair(lease, is_under_repair=True)
 
     def end_repair(self, lease: Lease) -> None:
-        """Ends a repair that found no difference. Raises StaleEpoch when another owner has the lease."""
+        """Ends a repair that registers nothing. Raises StaleEpoch when another owner has the lease."""
         self._set_under_repair(lease, is_under_repair=False)
 
     def _set_under_repair(self, lease: Lease, *, is_under_repair: bool) -> None:
