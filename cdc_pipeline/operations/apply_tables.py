@@ -3,9 +3,10 @@
 A table that fails never stops the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from cdc_pipeline.record import TableName, TableSchema, encode_position
 log = structlog.get_logger()
 
 _SHOWN = ("inserted", "updated", "deleted", "ignored")
+_FAILED = (SnapshotState.FAILED, SnapshotState.ABANDONED)
 _UNKNOWN = "no event has shown the table's columns yet"
 
 
@@ -65,7 +67,9 @@ class EmptyLakes:
 
         Does nothing for a published table, for a stale one, whose first events are missing, and for one whose snapshot
         of exported files is under way. Safe to repeat after a crash at any step, because the id of the empty snapshot
-        never changes. Raises LeaseBusy while another process works on the table.
+        changes only when a rebuild found that the lake does not have it.
+
+        Raises LeaseBusy while another process works on the table.
         """
         row = self.store.tables.table(table)
         if row.schema_id is None:
@@ -97,8 +101,10 @@ class EmptyLakes:
         return True
 
     def _snapshot(self, row: SourceTable, schema_id: str) -> NewSnapshot:
+        known = self.store.snapshot_history.snapshots(row.table_id)
+        failed = {each.snapshot_id for each in known if each.state in _FAILED}
         return NewSnapshot(
-            snapshot_id=f"empty-{row.table_uuid.hex}",
+            snapshot_id=next(each for each in _ids(f"empty-{row.table_uuid.hex}") if each not in failed),
             table_id=row.table_id,
             cutoff_offset=encode_position(0),
             cutoff_version="",
@@ -123,6 +129,11 @@ class EmptyLakes:
             files=0,
             bytes=0,
         )
+
+
+def _ids(first: str) -> Iterator[str]:
+    yield first
+    yield from (f"{first}-{number}" for number in count(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,14 @@
 """The metadata store of a folder of events, lost and rebuilt: every line is still read once."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.errors import ObjectStoreAway, RegistryError
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
@@ -73,3 +75,29 @@ def test_a_lake_that_began_empty_knows_the_settings_that_its_files_depend_on(dat
         replace(events, tables=({**TABLE, "deletes": "soft"},)).consume()
     events.consume()
     assert [row["id"] for row in events.rows("public.t")] == [1, 2]
+
+
+def test_a_table_begins_again_after_a_rebuild_found_no_lake_of_it(database: str, tmp_path: Path) -> None:
+    """Its lake could not be created before the first rebuild, and was deleted before the second."""
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))
+    events.write("0/a.jsonl", create(1))
+    events.consume()
+
+    def away(step: str, moment: Moment) -> None:
+        if step == "lake_table.create" and moment is Moment.BEFORE:
+            raise ObjectStoreAway("the bucket does not answer", remedy="wait")
+
+    opened = opened_pipeline(
+        events.settings, store_url=database, spark_url=NOBODY_LISTENS, on_step=away, make_lake=make_lake
+    )
+    with opened as pipeline:
+        (result,) = pipeline.slice_runs().apply(pipeline.table_names())
+        assert isinstance(result.error, ObjectStoreAway)
+    for _ in range(2):
+        with events.opened(make_lake) as pipeline:
+            (rebuilt,) = pipeline.rebuild().run()
+            assert rebuilt.notes == ("1 snapshots failed",)
+            apply(pipeline, pipeline.table_names())
+            position = pipeline.store.lake_positions.lake_position(pipeline.store.tables.table(rebuilt.table).table_id)
+            assert position.applied_through == 1
+            shutil.rmtree(urlsplit(pipeline.lake_url(rebuilt.table)).path)
