@@ -18,7 +18,7 @@ from cdc_pipeline.metadata_store.ledger.tables import halt
 from cdc_pipeline.metadata_store.operations.restored_events import restore_events
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import columns_of
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
-from cdc_pipeline.metadata_store.snapshots.snapshots import begin_live
+from cdc_pipeline.metadata_store.snapshots.snapshots import begin_live, behind_published
 from cdc_pipeline.metadata_store.states import (
     FINISHED_SNAPSHOTS,
     ClaimState,
@@ -174,7 +174,10 @@ def _end_snapshots(connection: Connection, table_id: int, in_log: Sequence[str],
 
 def _published(connection: Connection, table_id: int, found: KnownSnapshot) -> Snapshot:
     """Registers the snapshot as published; one that the store has keeps its lake version and the time of its end."""
-    new = insert(_SNAPSHOT).values(**asdict(found), table_id=table_id, state=SnapshotState.PUBLISHED)
+    version = found.lake_version or 0
+    at = behind_published(table_id, found.finished_at, below_version=version)
+    values = asdict(found) | {"table_id": table_id, "state": SnapshotState.PUBLISHED, "finished_at": at}
+    new = insert(_SNAPSHOT).values(values)
     known = {
         "state": SnapshotState.PUBLISHED,
         "error": None,
@@ -183,7 +186,9 @@ def _published(connection: Connection, table_id: int, found: KnownSnapshot) -> S
         "rows": found.rows,
         "files": found.files,
         "bytes": found.bytes,
-        "finished_at": func.coalesce(_SNAPSHOT.c.finished_at, found.finished_at),
+        "finished_at": behind_published(
+            table_id, func.coalesce(_SNAPSHOT.c.finished_at, found.finished_at), below_version=version
+        ),
     }
     stored = new.on_conflict_do_update(index_elements=["snapshot_id"], set_=known).returning(_SNAPSHOT)
     return as_record(Snapshot, connection.execute(stored).one())

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError
@@ -25,6 +26,7 @@ from cdc_pipeline.metadata_store.states import (
 )
 
 _SNAPSHOT, _TABLE, _SLICE, _CLAIM = models.snapshot, models.source_table, models.slice_table, models.claim
+_AT_LEAST = timedelta(microseconds=1)
 _ORDER = (SnapshotState.EXPORTING, SnapshotState.STAGING, SnapshotState.COMPACTING, SnapshotState.PUBLISHING)
 
 
@@ -148,14 +150,30 @@ class Snapshots:
             if known.state is not SnapshotState.PUBLISHING or known.table_id != lease.table_id:
                 raise SnapshotError(f"the snapshot {snapshot_id} is {known.state}", expected=SnapshotState.PUBLISHING)
             _check_fence(connection, known, publication.fence_number)
+            finished_at = behind_published(known.table_id, func.clock_timestamp())
             row = connection.execute(
                 update(_SNAPSHOT)
                 .where(_SNAPSHOT.c.snapshot_id == snapshot_id)
-                .values(state=SnapshotState.PUBLISHED, finished_at=func.clock_timestamp(), **asdict(publication))
+                .values(state=SnapshotState.PUBLISHED, finished_at=finished_at, **asdict(publication))
                 .returning(_SNAPSHOT)
             ).one()
             begin_live(connection, known, publication.fence_number)
         return as_record(Snapshot, row)
+
+
+def behind_published(table_id: int, time: Any, *, below_version: int | None = None) -> ColumnElement[datetime]:
+    """Returns `time`, or a moment behind the newest publication of the table if a clock was set back since then.
+
+    So the newest published snapshot is the one that ended last. Versions of the lake would not tell: they begin again
+    when a lake that was deleted is filled again. `below_version`: only publications with a lower version count.
+    """
+    published = _SNAPSHOT.alias("published")
+    last = select(func.max(published.c.finished_at) + _AT_LEAST).where(
+        published.c.table_id == table_id, published.c.state == SnapshotState.PUBLISHED
+    )
+    if below_version is not None:
+        last = last.where(published.c.lake_version < below_version)
+    return func.greatest(time, last.scalar_subquery())
 
 
 def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:

@@ -8,11 +8,15 @@ from datetime import timedelta
 import pytest
 
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.operations.rebuild_from_lake import KnownSnapshot, RebuildFromLake
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask, TaskProgress
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.snapshots.snapshots import SnapshotPublication
 from cdc_pipeline.metadata_store.states import SliceState, SnapshotState, TableState, TaskKind, TaskState
-from tests.support.metadata_store import MINUTE, Shop, opened_shop
+from cdc_pipeline.record import encode_position
+from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
+from tests.support.streams import run_sql
 
 ALREADY_OVER = timedelta(seconds=-1)
 EXPORTS = tuple(NewTask(kind=TaskKind.EXPORT, ordinal=number, input={"first_page": number}) for number in range(3))
@@ -233,3 +237,40 @@ def test_whoever_lost_the_lease_publishes_nothing(shop: Shop) -> None:
     with pytest.raises(StaleEpoch):
         shop.publish(lease, 2)
     assert shop.store.snapshots.snapshot("first").state is SnapshotState.PUBLISHING
+
+
+def test_the_newest_snapshot_is_the_one_that_was_published_last_whatever_clocks_say(shop: Shop) -> None:
+    """Also if the lake was deleted between the two, so that its versions begin again."""
+    lease, newest = shop.acquire(), shop.store.snapshot_history.published_snapshot
+    shop.publish(lease, 1, snapshot_id="first", lake_version=7)
+    run_sql(shop.url, "UPDATE cdc.snapshot SET finished_at = finished_at + interval '1 hour'")
+    shop.publish(lease, 2, snapshot_id="second", lake_version=1)
+    assert newest(shop.orders.table_id) == "second"
+    target = shop.store.rewinds.target(shop.orders.table_id)
+    assert target is not None
+    assert target.lake_version == 1
+
+
+def test_a_rebuild_keeps_the_order_of_the_log_whatever_the_writers_clocks_said(shop: Shop) -> None:
+    rebuild = RebuildFromLake(database=Database(engine=shop.engine))
+    for _ in range(2):
+        for number, hours in enumerate((9, 7, 8)):
+            found = KnownSnapshot(
+                snapshot_id=str(number),
+                cutoff_offset=encode_position(number),
+                cutoff_version="",
+                cutoff_time=MORNING,
+                schema_id=shop.schema_id,
+                fence_number=0,
+                lake_version=number + 1,
+                rows=1,
+                files=1,
+                bytes=1,
+                finished_at=MORNING + timedelta(hours=hours),
+            )
+            rebuild.publish(shop.orders.table_id, found)
+        ended = [found.finished_at for found in shop.store.snapshot_history.snapshots(shop.orders.table_id)]
+        assert sorted(each - MORNING for each in ended if each) == [
+            timedelta(hours=9, microseconds=number) for number in range(3)
+        ]
+        assert shop.store.snapshot_history.published_snapshot(shop.orders.table_id) == "2"
