@@ -159,8 +159,9 @@ class PostgresStream:
     def _check_partition(self, change: RelationChange) -> None:
         """Raises TableStale for a partition that hides the id of old rows, and for one that was gone too early.
 
-        That is before the catalogue was read: its rows may be lost. The server describes a partition before its first event, which belongs to the partitioned table, and that table
-        right before the partition. A partition of a table that is not read, such as a stale one, concerns no other.
+        That is before the catalogue was read: its rows may be lost. The server describes a partition before its first
+        event, which belongs to the partitioned table, and that table right before the partition. A partition of a table
+        that is not read, such as a stale one, concerns no other.
         """
         relation = change.relation
         table = self._tables.get(change.described_after or 0)

@@ -139,5 +139,10 @@ def test_a_transaction_of_a_shard_stays_open_in_the_pause_between_two_reads() ->
     assert ends(lines.next_groups(everything=True)) == [(False, False)]
     assert lines.next_groups(everything=True) == []
     found: list[Group] = []
-    assert eventually(lambda: bool(found.extend(lines.next_groups(everything=True)) or found))
+
+    def more() -> bool:
+        found.extend(lines.next_groups(everything=True))
+        return bool(found)
+
+    assert eventually(more)
     assert ends(found) == [(True, True), (False, True)]
