@@ -95,7 +95,10 @@ class ConsumerOpening:
         return survey
 
     def _check_stream(self, survey: SourceSurvey) -> None:
-        """Raises SourceChanged if the source is another one, or if a stream partition is gone or new."""
+        """Raises SourceChanged if the source is another one, or if a stream partition is gone or new.
+
+        Raises StreamMoved if another consumer registered new ones since the survey began.
+        """
         name = self.registered.name
         registered = self.store.streams.stream_partitions(name)
         new = set(survey.stream_partitions) - set(registered)
@@ -105,6 +108,13 @@ class ConsumerOpening:
                 f"the stream partition {min(new)} of the stream {name} is new",
                 expected=f"the stream partitions {sorted(registered)}, which are registered",
                 remedy=_SET_UP,
+            )
+        gone = set(registered) - set(survey.stream_partitions)
+        if gone and capabilities.follows_partitions:
+            # Such a survey has every registered one.
+            raise StreamMoved(
+                f"the stream partition {min(gone)} of the stream {name} was registered meanwhile",
+                remedy="the source is surveyed again",
             )
         # Stream and partitions are registered already, so this call only compares them and creates nothing, except for
         # new stream partitions that the source lets a consumer follow. A database gets none: its rows are dealt to a

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
-from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, UsageError
+from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, StreamMoved, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
@@ -38,7 +38,7 @@ class Streams:
         """Like `register_stream`, for a source that may get more stream partitions: adds the new ones.
 
         `stream_partitions`: the source's name of each, or "". Raises SourceChanged when the source lacks a registered
-        stream partition.
+        stream partition, StreamMoved when one is registered under another name.
         """
         with self.database.transaction("stream.register") as connection:
             _insert_stream(connection, stream)
@@ -260,6 +260,13 @@ def _add_partitions(connection: Connection, name: str, wanted: Mapping[int, str]
             expected=f"the stream partitions {sorted(known)}",
             remedy="bring it back: what was not read of it yet is missing",
         )
+    query = select(_PARTITION.c.stream_partition, _PARTITION.c.last_position[PARTITION_NAME].astext)
+    for number, found in connection.execute(query.where(_PARTITION.c.stream == name)):
+        if found and wanted[number] and found != wanted[number]:
+            raise StreamMoved(
+                f"the stream partition {number} of the stream {name} is {found}, and was to be {wanted[number]}",
+                remedy="another consumer numbered new ones meanwhile: the source is surveyed again",
+            )
     if wanted.keys() - known:
         _insert_partitions(connection, name, {number: wanted[number] for number in sorted(wanted.keys() - known)})
 
