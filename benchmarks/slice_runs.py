@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -26,7 +26,7 @@ from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.control import up
 from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.parts import running
-from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, held_lease
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
@@ -107,14 +107,12 @@ class Stack:
     @contextmanager
     def held_back(self, rows: int) -> Iterator[Held]:
         """Changes rows of all tables. Inside the block their slices are registered, and only the leases apply them."""
-        store, held = self.pipeline.store, dict[TableName, tuple[Lease, LeaseKeeper]]()
+        work = replace(self.pipeline.table_work, owner="benchmark", lease_length=LONGER_THAN_A_ROUND)
+        held = dict[TableName, tuple[Lease, LeaseKeeper]]()
         wait_for(self.is_quiet, "the lake")
         with ExitStack() as holding:
             for name in self.pipeline.table_names():
-                lease = held_lease(
-                    store.leases, store.tables.table(name).table_id, owner="benchmark", duration=LONGER_THAN_A_ROUND
-                )
-                held[name] = holding.enter_context(lease)
+                held[name] = holding.enter_context(work.leased(work.store.tables.table(name).table_id))
             self.change(rows)
             wait_for(lambda: self.waiting() == self.tables, "slices of all tables")
             yield held

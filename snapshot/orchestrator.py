@@ -11,18 +11,15 @@ from uuid import UUID
 
 import structlog
 
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch
-from cdc_pipeline.lake.protocol import Lake
-from cdc_pipeline.metadata_store.lease_keeper import awaited_lease
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
-from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import TableCopy
-from cdc_pipeline.steps import OnStep
 from snapshot.cutoff import create_snapshot
 from snapshot.exports import SnapshotRows
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
@@ -41,18 +38,14 @@ _PURPOSE = "snapshot"
 class SnapshotOrchestrator:
     """Runs snapshots. Safe to kill: a new one resumes snapshots whose export was complete and restarts the others."""
 
-    owner: str
+    work: TableWork
     source: SnapshotRows
     snapshot_file_bytes: int
     target_file_bytes: int
     poll_interval: timedelta
-    lease_length: timedelta
-    store: MetadataStore
-    lake: Lake
     staging_to_lake: StagingToLake
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
-    on_step: OnStep
     found: dict[str, FoundTable] = field(default_factory=dict)
     """By snapshot id, the table that is being exported, as of its cutoff."""
 
@@ -75,11 +68,11 @@ class SnapshotOrchestrator:
                     self._lease_tables(leases, fresh, stop)
                     cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
                     for name in fresh:
-                        self.source.check_complete(self.store.tables.table(name), cutoff)
+                        self.source.check_complete(self.work.store.tables.table(name), cutoff)
                     with self.source.copy_at(cutoff.exported) as copy:
                         ids.update((name, self._begin(name, cutoff, copy, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
-            return self._poll([self.store.snapshots.snapshot(each) for each in wanted], holding, stop, check)
+            return self._poll([self.work.store.snapshots.snapshot(each) for each in wanted], holding, stop, check)
 
     def _poll(
         self, snapshots: Sequence[Snapshot], holding: ExitStack, stop: Event, check: Callable[[], None]
@@ -117,13 +110,11 @@ class SnapshotOrchestrator:
                 raise busy
 
         for name in sorted(tables):
-            table_id = self.store.tables.table(name).table_id
-            leases.enter_context(
-                awaited_lease(self.store.leases, table_id, owner=self.owner, duration=self.lease_length, when_busy=wait)
-            )
+            table_id = self.work.store.tables.table(name).table_id
+            leases.enter_context(self.work.leased_when_free(table_id, wait))
 
     def _resumable(self, name: TableName) -> str | None:
-        active = self.store.snapshots.active_snapshot(self.store.tables.table(name).table_id)
+        active = self.work.store.snapshots.active_snapshot(self.work.store.tables.table(name).table_id)
         if active is None:
             return None
         if active.state is not SnapshotState.EXPORTING or active.exported_snapshot is None:
@@ -136,24 +127,24 @@ class SnapshotOrchestrator:
                 remedy="wait for it, or stop it",
             )
         reason = "its orchestrator died before the export was complete"
-        found = self.store.snapshots.set_snapshot_state(
+        found = self.work.store.snapshots.set_snapshot_state(
             active.snapshot_id, SnapshotState.ABANDONED, error=reason, seen=active.state
         )
         return None if found.state in FINISHED_SNAPSHOTS else found.snapshot_id
 
     def _begin(self, name: TableName, cutoff: HeldPosition, copy: TableCopy, run_id: str) -> str:
-        row = self.store.tables.table(name)
+        row = self.work.store.tables.table(name)
         snapshot_id = f"{self.clock():%Y%m%dT%H%M%SZ}-{run_id}-{row.table_id}"
         try:
-            found = copy.description(known_table(self.store, row))
+            found = copy.description(known_table(self.work.store, row))
         except SnapshotError as error:
-            return self._failed(create_snapshot(self.store, row, snapshot_id, cutoff), str(error)).snapshot_id
+            return self._failed(create_snapshot(self.work.store, row, snapshot_id, cutoff), str(error)).snapshot_id
         parts = copy.parts(name, self.snapshot_file_bytes)
         if found is not None:
             self.found[snapshot_id] = found
-        create_snapshot(self.store, row, snapshot_id, cutoff, found)
+        create_snapshot(self.work.store, row, snapshot_id, cutoff, found)
         tasks = new_tasks(TaskKind.EXPORT, [dict(part) for part in parts])
-        self.store.snapshot_tasks.add_tasks(snapshot_id, tasks)
+        self.work.store.snapshot_tasks.add_tasks(snapshot_id, tasks)
         log.info("snapshot begun", table=str(name), snapshot_id=snapshot_id, cutoff=cutoff.offset, files=len(tasks))
         return snapshot_id
 
@@ -166,7 +157,7 @@ class SnapshotOrchestrator:
         """
         if _has_ended(snapshot):
             return snapshot
-        snapshot = self.store.snapshots.snapshot(snapshot.snapshot_id)
+        snapshot = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
         try:
             while (moved := self._advance(snapshot)).state is not snapshot.state:
                 snapshot = moved
@@ -191,7 +182,7 @@ class SnapshotOrchestrator:
         log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
         if snapshot.state is SnapshotState.PUBLISHING:
             return self._not_published(snapshot, error)
-        return self.store.snapshots.set_snapshot_state(
+        return self.work.store.snapshots.set_snapshot_state(
             snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=snapshot.state
         )
 
@@ -231,7 +222,7 @@ class SnapshotOrchestrator:
     def _after(
         self, snapshot: Snapshot, kind: TaskKind, then: Callable[[Snapshot, Sequence[SnapshotTask]], Snapshot]
     ) -> Snapshot:
-        tasks = self.store.snapshot_tasks.tasks(snapshot.snapshot_id, kind)
+        tasks = self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, kind)
         failed = next((task for task in tasks if task.state is TaskState.FAILED), None)
         if failed is not None:
             return self._failed(snapshot, f"{kind} task {failed.ordinal}: {failed.error}")
@@ -245,21 +236,21 @@ class SnapshotOrchestrator:
             self.source.check_copied(found)
         unstaged = [output_of(task, SnapshotFile) for task in exported if not has_staged(task)]
         tasks = new_tasks(TaskKind.STAGE, unstaged)
-        self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
+        self.work.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
         return self._moved(snapshot, SnapshotState.STAGING)
 
     def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:
-        exported = self.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.EXPORT)
+        exported = self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.EXPORT)
         staged = [*filter(has_staged, exported), *staged]
-        self.lake.create_table(self.staging_to_lake.table(snapshot), snapshot_id=snapshot.snapshot_id)
-        self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
+        self.work.lake.create_table(self.staging_to_lake.table(snapshot), snapshot_id=snapshot.snapshot_id)
+        self.work.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
         return self._moved(snapshot, SnapshotState.COMPACTING)
 
     def _announce(self, snapshot: Snapshot, _compacted: Sequence[SnapshotTask]) -> Snapshot:
         return self._moved(snapshot, SnapshotState.PUBLISHING)
 
     def _moved(self, snapshot: Snapshot, state: SnapshotState) -> Snapshot:
-        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, state, seen=snapshot.state)
+        return self.work.store.snapshots.set_snapshot_state(snapshot.snapshot_id, state, seen=snapshot.state)
 
 
 def _has_ended(snapshot: Snapshot) -> bool:

@@ -2,24 +2,20 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 
 import structlog
 
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.lake.ledger_values import PublishedTable
-from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakePublication, LakeTable
-from cdc_pipeline.metadata_store.lease_keeper import held_lease
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.snapshots.snapshots import SnapshotPublication
 from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
-from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.steps import step
 from snapshot.exports import Export
 from snapshot.hand_offs import CompactedFiles, StagedFile, StagedFiles, StagedPartition, new_tasks, output_of
 
@@ -54,18 +50,12 @@ class StagingToLake:
     crash.
     """
 
-    owner: str
-    lease_length: timedelta
-    store: MetadataStore
-    objects: ObjectStore
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
-    on_step: OnStep
+    work: TableWork
 
     def table(self, snapshot: Snapshot) -> LakeTable:
         """Returns the snapshot's table with the columns of the snapshot; the stream may have other columns by now."""
-        table = self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
-        return replace(table, schema=self.store.tables.schema(snapshot.table_id, snapshot.schema_id))
+        table = self.work.lake_table(self.work.store.tables.table_by_id(snapshot.table_id).name)
+        return replace(table, schema=self.work.store.tables.schema(snapshot.table_id, snapshot.schema_id))
 
     def compact(self, snapshot: Snapshot, staged: StagedPartition, attempt: str) -> CompactedFiles:
         """Writes the staged rows of one data partition into lake files; invisible to readers until published.
@@ -81,22 +71,19 @@ class StagingToLake:
             version=snapshot.cutoff_version,
             partition=staged.partition,
         )
-        return CompactedFiles(files=self.lake.compact(self.table(snapshot), compaction))
+        return CompactedFiles(files=self.work.lake.compact(self.table(snapshot), compaction))
 
     def publish(self, snapshot: Snapshot) -> Snapshot:
         """Replaces the table's content by one commit with the fence at the cutoff, and then records the publication.
 
         Both are durable on return. Raises LeaseBusy while another process works on the table.
         """
-        files = data_files(self.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT))
-        with held_lease(self.store.leases, snapshot.table_id, owner=self.owner, duration=self.lease_length) as (
-            lease,
-            keeper,
-        ):
-            known = self.store.snapshots.snapshot(snapshot.snapshot_id)
+        files = data_files(self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT))
+        with self.work.leased(snapshot.table_id) as (lease, keeper):
+            known = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             if known.state is not SnapshotState.PUBLISHING:
                 return known
-            fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
+            fence = self.work.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
             quarantined = self._put_quarantined_rows(snapshot)
             replaces = self._replaced(snapshot)
             keeper.check()
@@ -107,8 +94,8 @@ class StagingToLake:
                 table=self._description(snapshot, files, fence, quarantined),
                 replaces=replaces,
             )
-            version = self.lake.publish(self.table(snapshot), content)
-            published = self.store.snapshots.publish_snapshot(
+            version = self.work.lake.publish(self.table(snapshot), content)
+            published = self.work.store.snapshots.publish_snapshot(
                 lease, snapshot.snapshot_id, _figures(files, fence, version)
             )
         log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
@@ -120,11 +107,11 @@ class StagingToLake:
         A failed snapshot in the lake would stop its table: no slice is applied behind rows that the registry does not
         know as published. Raises LeaseBusy while another process works on the table: it may be publishing.
         """
-        with held_lease(self.store.leases, snapshot.table_id, owner=self.owner, duration=self.lease_length):
-            fence = self.lake.read_fence(self.table(snapshot))
+        with self.work.leased(snapshot.table_id):
+            fence = self.work.lake.read_fence(self.table(snapshot))
             if fence is not None and fence.snapshot_id == snapshot.snapshot_id:
-                return self.store.snapshots.snapshot(snapshot.snapshot_id)
-            return self.store.snapshots.set_snapshot_state(
+                return self.work.store.snapshots.snapshot(snapshot.snapshot_id)
+            return self.work.store.snapshots.set_snapshot_state(
                 snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=SnapshotState.PUBLISHING
             )
 
@@ -135,12 +122,12 @@ class StagingToLake:
         """
         if snapshot.exported_snapshot is None or Export.of(snapshot.exported_snapshot) is None:
             return None
-        fence = self.lake.read_fence(self.table(snapshot))
+        fence = self.work.lake.read_fence(self.table(snapshot))
         return None if fence is None else fence.lake_version
 
     def _put_quarantined_rows(self, snapshot: Snapshot) -> int:
         """Puts the snapshot's quarantined rows into the bucket, for `cdc rebuild`; returns the number of these rows."""
-        entries = self.store.quarantine.entries(table_id=snapshot.table_id)
+        entries = self.work.store.quarantine.entries(table_id=snapshot.table_id)
         rows = [
             {
                 "quarantine_id": entry.quarantine_id,
@@ -153,22 +140,22 @@ class StagingToLake:
             if entry.snapshot_id == snapshot.snapshot_id
         ]
         if rows:
-            key = kept_rows_key(self.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
-            with step(self.on_step, "kept_rows.put"):
-                self.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
+            key = kept_rows_key(self.work.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
+            with step(self.work.on_step, "kept_rows.put"):
+                self.work.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
         return len(rows)
 
     def _description(
         self, snapshot: Snapshot, files: Sequence[DataFile], fence: int, quarantined: int
     ) -> PublishedTable:
         """Returns what the lake's log records of the publication; `cdc rebuild` reads it if only the lake is left."""
-        row = self.store.tables.table_by_id(snapshot.table_id)
+        row = self.work.store.tables.table_by_id(snapshot.table_id)
         return PublishedTable(
             table_uuid=row.table_uuid,
             source_oid=row.source_oid,
-            stream=asdict(self.store.streams.stream(row.stream)),
+            stream=asdict(self.work.store.streams.stream(row.stream)),
             settings=row.settings,
-            schema=self.store.tables.schema(row.table_id, snapshot.schema_id),
+            schema=self.work.store.tables.schema(row.table_id, snapshot.schema_id),
             snapshot_id=snapshot.snapshot_id,
             fence_number=fence,
             cutoff_offset=snapshot.cutoff_offset,

@@ -47,18 +47,14 @@ def snapshot_orchestrator(
 ) -> SnapshotOrchestrator:
     settings = pipeline.settings.snapshot
     return SnapshotOrchestrator(
-        owner=pipeline.owner,
+        work=pipeline.table_work,
         source=snapshot_rows(pipeline, export),
         snapshot_file_bytes=settings.snapshot_file_bytes,
         target_file_bytes=target_file_bytes or settings.target_file_bytes,
         poll_interval=poll_interval or settings.poll_interval,
-        lease_length=pipeline.settings.worker.lease,
-        store=pipeline.store,
-        lake=pipeline.lake,
-        staging_to_lake=staging_to_lake(pipeline),
+        staging_to_lake=StagingToLake(work=pipeline.table_work),
         clock=pipeline.clock,
         new_id=pipeline.new_id,
-        on_step=pipeline.on_step,
     )
 
 
@@ -70,19 +66,7 @@ def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
         idle_wait=_IDLE_WAIT,
         store=pipeline.store,
         objects=pipeline.objects,
-        staging_to_lake=staging_to_lake(pipeline),
-        on_step=pipeline.on_step,
-    )
-
-
-def staging_to_lake(pipeline: Pipeline) -> StagingToLake:
-    return StagingToLake(
-        owner=pipeline.owner,
-        lease_length=pipeline.settings.worker.lease,
-        store=pipeline.store,
-        objects=pipeline.objects,
-        lake=pipeline.lake,
-        lake_table=pipeline.lake_table,
+        staging_to_lake=StagingToLake(work=pipeline.table_work),
         on_step=pipeline.on_step,
     )
 

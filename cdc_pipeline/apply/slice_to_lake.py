@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -21,19 +21,17 @@ from cdc_pipeline.apply.next_move import (
     next_move,
     of_one_shape,
 )
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, StaleEpoch, StoreAway, TableStale, redacted
-from cdc_pipeline.lake.protocol import Lake, LakeTable, UpsertOutcome
-from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, held_lease
+from cdc_pipeline.lake.protocol import LakeTable, UpsertOutcome
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
 from cdc_pipeline.metadata_store.ledger.records import Claim, SourceTable
 from cdc_pipeline.metadata_store.states import TableState
-from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.settings.work import MaintenanceSettings
-from cdc_pipeline.steps import OnStep
 
 log = structlog.get_logger()
 Compared = TypeVar("Compared")
@@ -51,15 +49,9 @@ class Applied:
 class SliceWorker:
     """Applies slices to the lake. Safe to kill at any step: the next worker continues from the lake's own log."""
 
-    owner: str
-    lease_length: timedelta
+    work: TableWork
     limits: ClaimLimits
-    store: MetadataStore
-    objects: ObjectStore
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
     new_id: Callable[[], UUID]
-    on_step: OnStep
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
 
@@ -73,10 +65,10 @@ class SliceWorker:
         FenceMismatch or SliceDamaged before anything is changed. After any error except one of the lease or of the
         metadata store, the table pauses by the retry policy, and is parked when it has failed for too long.
         """
-        row = self.store.tables.table(table)
+        row = self.work.store.tables.table(table)
         _refuse_stale(row)
-        failing = self.store.failures.failing(row.table_id)
-        with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
+        failing = self.work.store.failures.failing(row.table_id)
+        with self.work.leased(row.table_id) as held:
             try:
                 applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
             except (StaleEpoch, LeaseBusy, StoreAway):
@@ -85,7 +77,7 @@ class SliceWorker:
                 self._pause(held[0], table, error)
                 raise
             if failing is not None:
-                self.store.failures.clear(held[0])
+                self.work.store.failures.clear(held[0])
             self._optimize(held[1], table, applied)
         return applied
 
@@ -99,7 +91,7 @@ class SliceWorker:
         version = applied.outcomes[-1].lake_version
         try:
             keeper.check()
-            done = self.lake.optimize(self.lake_table(table), self.maintenance, claimed_at=version)
+            done = self.work.lake.optimize(self.work.lake_table(table), self.maintenance, claimed_at=version)
         except (CdcError, OSError) as error:
             log.warning("files were not rewritten", table=str(table), found=str(error))
         else:
@@ -113,10 +105,10 @@ class SliceWorker:
 
         Each round compares the lake's log with the metadata store, chooses the next move and makes it.
         """
-        row, outcomes = self.store.tables.table(table), list[UpsertOutcome]()
+        row, outcomes = self.work.store.tables.table(table), list[UpsertOutcome]()
         _refuse_stale(row)
         while True:
-            lake_table = self.lake_table(table)
+            lake_table = self.work.lake_table(table)
             view = self._view(row.table_id, lake_table, before, until)
             move = self._compared(lease, partial(next_move, view))
             match move:
@@ -125,11 +117,11 @@ class SliceWorker:
                 case MarkApplied():
                     self._mark_applied(lease, lake_table, move)
                 case Reopen():
-                    self.store.rewinds.reopen(lease, after=move.after)
+                    self.work.store.rewinds.reopen(lease, after=move.after)
                     log.info("slices wait again, the lake was rewound", table=str(table), after=move.after)
                 case SetBack():
                     keeper.check()
-                    self.lake.rewind(lake_table, move.to_version)
+                    self.work.lake.rewind(lake_table, move.to_version)
                     log.warning("lake set back, slices were in it twice", table=str(table), to=move.to_version)
                 case Apply():
                     outcomes.append(self._apply(lease, keeper, lake_table, move))
@@ -138,15 +130,15 @@ class SliceWorker:
         """Records a claim's bounds, checks its slice files, merges them in one commit, marks the claim as applied."""
         claim = self._record_claim(lease, move)
         try:
-            work = self._preparation.prepare(lease, claim, table.name, move.slices)
-            outcome = self.lake.upsert(table, work, may_commit=keeper.check)
+            prepared = self._preparation.prepare(lease, claim, table.name, move.slices)
+            outcome = self.work.lake.upsert(table, prepared, may_commit=keeper.check)
         except (StaleEpoch, LeaseBusy):
             raise
         except CdcError as error:
             if not error.retryable:
-                self.store.claims.mark_failed(lease, claim, str(error))
+                self.work.store.claims.mark_failed(lease, claim, str(error))
             raise
-        self.store.claims.mark_applied(
+        self.work.store.claims.mark_applied(
             lease,
             claim,
             outcome.counts,
@@ -159,36 +151,36 @@ class SliceWorker:
 
     def _record_claim(self, lease: Lease, move: Apply) -> Claim:
         """Records the claim's bounds, or takes over a dead worker's claim with its bounds; durable on return."""
-        session = self.lake.open()
+        session = self.work.lake.open()
         if move.resumed is None:
-            return self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
+            return self.work.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
         if move.resumed.session:
             # The dead worker's MERGE may still run in Spark.
-            self.lake.cancel(move.resumed.session, str(move.resumed.claim_id))
-        return self.store.claims.resume_claim(lease, move.resumed, session=session)
+            self.work.lake.cancel(move.resumed.session, str(move.resumed.claim_id))
+        return self.work.store.claims.resume_claim(lease, move.resumed, session=session)
 
     def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
         """Reads the lake's log and the metadata store. `behind_fence` holds the slices of at most one claim."""
-        fence = self.lake.read_fence(lake_table)
+        fence = self.work.lake.read_fence(lake_table)
         if fence is None:
-            published = self.store.snapshot_history.published_snapshot(table_id)
+            published = self.work.store.snapshot_history.published_snapshot(table_id)
             return View(fence=None, published_snapshot=published, fenced={}, behind_fence=(), open_claim=None)
-        named = self.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
-        behind = self.store.slices.next_slices(
+        named = self.work.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
+        behind = self.work.store.slices.next_slices(
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
         )
-        active = self.store.snapshots.active_snapshot(table_id)
+        active = self.work.store.snapshots.active_snapshot(table_id)
         end = before
         if active is not None:
-            end = min(end, self.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
+            end = min(end, self.work.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
         within = tuple(row for row in behind if row.number < end and (until is None or row.label_start < until))
-        within = of_one_shape(within, lambda row: self.store.tables.schema(row.table_id, row.schema_id))
-        open_claim = self.store.claims.open_claim(table_id)
+        within = of_one_shape(within, lambda row: self.work.store.tables.schema(row.table_id, row.schema_id))
+        open_claim = self.work.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
-            within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
+            within = self.work.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
         return View(
             fence=fence,
-            published_snapshot=self.store.snapshot_history.published_snapshot(table_id),
+            published_snapshot=self.work.store.snapshot_history.published_snapshot(table_id),
             fenced={row.number: row for row in named},
             behind_fence=within,
             open_claim=open_claim,
@@ -204,7 +196,7 @@ class SliceWorker:
         try:
             return compare()
         except FenceMismatch:
-            self.store.leases.renew(lease, duration=self.lease_length)
+            self.work.store.leases.renew(lease, duration=self.work.lease_length)
             raise
 
     def _mark_applied(self, lease: Lease, table: LakeTable, move: MarkApplied) -> None:
@@ -212,9 +204,9 @@ class SliceWorker:
 
         Also records the claims of the log that the metadata store lacks.
         """
-        waiting = self.store.slices.waiting_through(lease.table_id, move.through)
+        waiting = self.work.store.slices.waiting_through(lease.table_id, move.through)
         first = waiting[0].number if waiting else move.through
-        ledger = self.lake.read_ledger(table.name, table_uuid=UUID(table.table_uuid), after=first - 1)
+        ledger = self.work.lake.read_ledger(table.name, table_uuid=UUID(table.table_uuid), after=first - 1)
         claims = () if ledger is None else ledger.claims
         if ledger is not None:
             self._compared(lease, partial(check_ledger, ledger, waiting))
@@ -228,20 +220,22 @@ class SliceWorker:
             )
             for claim in claims
         ]
-        self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
+        self.work.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
         log.info("slices were in the lake already", table=str(table.name), through=move.through)
 
     def _pause(self, lease: Lease, table: TableName, error: Exception) -> None:
         is_foreseen = isinstance(error, (CdcError, OSError))
         found = str(error) if is_foreseen else redacted(f"{type(error).__name__}: {error}")
         is_outage = isinstance(error, OSError) or (isinstance(error, CdcError) and error.outage)
-        pause = self.store.failures.record(lease, found, retry_policy=self.retry_policy, is_outage=is_outage)
+        pause = self.work.store.failures.record(lease, found, retry_policy=self.retry_policy, is_outage=is_outage)
         words = "table parked" if pause.parks else "table pauses"
         log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=found)
 
     @property
     def _preparation(self) -> ClaimPreparation:
-        return ClaimPreparation(store=self.store, objects=self.objects, limits=self.limits, on_step=self.on_step)
+        return ClaimPreparation(
+            store=self.work.store, objects=self.work.objects, limits=self.limits, on_step=self.work.on_step
+        )
 
 
 def _refuse_stale(row: SourceTable) -> None:

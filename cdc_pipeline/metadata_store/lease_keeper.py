@@ -1,15 +1,14 @@
-"""Holds a lease while a block runs: a thread renews it, and `check` fails before it could have expired."""
+"""Keeps a lease while a block runs: a thread renews it, and `check` fails before it could have expired."""
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event, Thread
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, LeaseBusy, StaleEpoch
-from cdc_pipeline.metadata_store.leases import Lease, Leases
+from cdc_pipeline.errors import CdcError, StaleEpoch
 
 log = structlog.get_logger()
 
@@ -69,36 +68,3 @@ def renewed(renew: Callable[[], object], duration: timedelta, *, sent: float, wh
     finally:
         keeper.stop()
         thread.join()
-
-
-@contextmanager
-def held_lease(
-    leases: Leases, table_id: int, *, owner: str, duration: timedelta
-) -> Iterator[tuple[Lease, LeaseKeeper]]:
-    """Acquires the lease for the block, and releases it when the block ends or raises.
-
-    Raises LeaseBusy, without waiting, when somebody has it.
-    """
-    sent = time.monotonic()
-    lease = leases.acquire(table_id, owner=owner, duration=duration)
-    what = f"table {table_id}, epoch {lease.epoch}"
-    try:
-        with renewed(lambda: leases.renew(lease, duration=duration), duration, sent=sent, what=what) as keeper:
-            yield lease, keeper
-    finally:
-        leases.release(lease)
-
-
-@contextmanager
-def awaited_lease(
-    leases: Leases, table_id: int, *, owner: str, duration: timedelta, when_busy: Callable[[LeaseBusy], None]
-) -> Iterator[tuple[Lease, LeaseKeeper]]:
-    """Like `held_lease`, but tries again while the lease is busy. `when_busy` waits a moment, or raises to give up."""
-    with ExitStack() as holding:
-        held = None
-        while held is None:
-            try:
-                held = holding.enter_context(held_lease(leases, table_id, owner=owner, duration=duration))
-            except LeaseBusy as busy:
-                when_busy(busy)
-        yield held

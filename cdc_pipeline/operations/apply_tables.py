@@ -5,17 +5,17 @@ A table that fails never stops the others.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import count
 from typing import Any
 
 import structlog
 
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
 from cdc_pipeline.lake.ledger_values import PublishedTable
-from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Lake, LakePublication, LakeTable
-from cdc_pipeline.metadata_store.lease_keeper import held_lease
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakePublication
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot, SnapshotPublication
 from cdc_pipeline.metadata_store.states import SnapshotState, TableState
@@ -55,11 +55,7 @@ class TableResult:
 class EmptyLakes:
     """Creates the lake tables of a source whose tables have no initial snapshot."""
 
-    owner: str
-    lease_length: timedelta
-    store: MetadataStore
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
+    work: TableWork
     clock: Callable[[], datetime]
 
     def begin(self, table: TableName) -> bool:
@@ -71,21 +67,21 @@ class EmptyLakes:
 
         Raises LeaseBusy while another process works on the table.
         """
-        row = self.store.tables.table(table)
+        store, snapshots = self.work.store, self.work.store.snapshots
+        row = store.tables.table(table)
         if row.schema_id is None:
             return False
-        if row.state is TableState.STALE or self.store.snapshot_history.published_snapshot(row.table_id) is not None:
+        if row.state is TableState.STALE or store.snapshot_history.published_snapshot(row.table_id) is not None:
             return True
-        snapshots = self.store.snapshots
         active = snapshots.active_snapshot(row.table_id)
         if active is not None and active.exported_snapshot is not None:
             return True
-        with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
+        with self.work.leased(row.table_id) as held:
             new = self._snapshot(row, row.schema_id)
             if snapshots.create_snapshot(new).state is not SnapshotState.PUBLISHED:
                 snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
-                lake_table = self.lake_table(table)
-                self.lake.create_table(lake_table)
+                lake_table = self.work.lake_table(table)
+                self.work.lake.create_table(lake_table)
                 held[1].check()
                 publication = LakePublication(
                     snapshot_id=new.snapshot_id,
@@ -93,7 +89,7 @@ class EmptyLakes:
                     fence_number=NOTHING_APPLIED,
                     table=self._description(row, new, lake_table.schema),
                 )
-                version = self.lake.publish(lake_table, publication)
+                version = self.work.lake.publish(lake_table, publication)
                 published = SnapshotPublication(
                     fence_number=NOTHING_APPLIED, lake_version=version, rows=0, files=0, bytes=0
                 )
@@ -101,7 +97,7 @@ class EmptyLakes:
         return True
 
     def _snapshot(self, row: SourceTable, schema_id: str) -> NewSnapshot:
-        known = self.store.snapshot_history.snapshots(row.table_id)
+        known = self.work.store.snapshot_history.snapshots(row.table_id)
         failed = {each.snapshot_id for each in known if each.state in _FAILED}
         return NewSnapshot(
             snapshot_id=next(each for each in _ids(f"empty-{row.table_uuid.hex}") if each not in failed),
@@ -117,7 +113,7 @@ class EmptyLakes:
         return PublishedTable(
             table_uuid=row.table_uuid,
             source_oid=row.source_oid,
-            stream=asdict(self.store.streams.stream(row.stream)),
+            stream=asdict(self.work.store.streams.stream(row.stream)),
             settings=row.settings,
             schema=schema,
             snapshot_id=snapshot.snapshot_id,

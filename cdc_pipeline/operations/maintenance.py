@@ -8,11 +8,10 @@ from typing import Any
 
 import structlog
 
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.lake.decay import Optimization
-from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Lake, LakeTable
-from cdc_pipeline.metadata_store.lease_keeper import held_lease
-from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.work import MaintenanceSettings
 
@@ -31,11 +30,7 @@ class Maintenance:
     `oldest_version_to_come`: returns the version below which no event of the table can come from the source any more.
     """
 
-    owner: str
-    lease_length: timedelta
-    store: MetadataStore
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
+    work: TableWork
     oldest_version_to_come: Callable[[TableName], str]
     need: MaintenanceSettings
 
@@ -58,22 +53,22 @@ class Maintenance:
         return report
 
     def _maintain(self, table: TableName, retention: timedelta) -> tuple[str, Optimization]:
-        row = self.store.tables.table(table)
+        row = self.work.store.tables.table(table)
         try:
-            with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
-                lake_table = self.lake_table(table)
-                if self.lake.read_version(lake_table) is None:
+            with self.work.leased(row.table_id) as held:
+                lake_table = self.work.lake_table(table)
+                if self.work.lake.read_version(lake_table) is None:
                     return "the table has no lake yet", Optimization()
-                self.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
-                files = self.lake.optimize(lake_table, self.need)
+                self.work.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
+                files = self.work.lake.optimize(lake_table, self.need)
                 held[1].check()
                 below = self._purgeable(lake_table, row.table_id)
                 if below:
-                    self.lake.purge(lake_table, below)
+                    self.work.lake.purge(lake_table, below)
                 held[1].check()
-                if self.store.snapshots.active_snapshot(row.table_id) is not None:
+                if self.work.store.snapshots.active_snapshot(row.table_id) is not None:
                     return "done, but no file is deleted: a snapshot is under way, and may have written some", files
-                self.lake.vacuum(lake_table, retention)
+                self.work.lake.vacuum(lake_table, retention)
         except LeaseBusy as busy:
             return f"left for the next run: {busy.found}", Optimization()
         return "done", files
@@ -84,10 +79,10 @@ class Maintenance:
         A horizon is used once the lake has every slice that was registered before the horizon was raised.
         """
         if table.ordered:
-            return "" if self.store.slices.awaits_late(table_id) else _EVERY_VERSION
-        fence = self.lake.read_fence(table)
+            return "" if self.work.store.slices.awaits_late(table_id) else _EVERY_VERSION
+        fence = self.work.lake.read_fence(table)
         applied = NOTHING_APPLIED if fence is None else fence.number
-        horizons = self.store.tombstone_horizons
+        horizons = self.work.store.tombstone_horizons
         horizon = horizons.horizon(table_id)
         if horizon.number > applied:
             return ""

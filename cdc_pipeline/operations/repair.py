@@ -4,7 +4,7 @@ Other rows are not rewritten. The slice's rows have the position's version, so l
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,12 +14,12 @@ import pyarrow as pa
 import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, UsageError
-from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, awaited_lease
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.records import Boundary
-from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.held_cuts import HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.operations.source_copies import SourceCopies
@@ -54,12 +54,8 @@ class Repaired:
 class Repair:
     """Repairs tables of the lake."""
 
-    owner: str
-    lease_length: timedelta
-    store: MetadataStore
+    work: TableWork
     source: Source
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
     worker: SliceWorker
     cuts: HeldCuts
     copies: SourceCopies
@@ -76,26 +72,20 @@ class Repair:
 
         Raises UsageError for a keyless table, SnapshotError while a snapshot of the table is being taken.
         """
-        if self.lake_table(table).schema.is_keyless:
+        if self.work.lake_table(table).schema.is_keyless:
             raise UsageError(
                 f"{table} has no key that identifies its rows",
                 expected="a table with a key",
                 remedy="take a new snapshot of it: cdc snapshot",
             )
         deadline = time.monotonic() + timeout.total_seconds()
-        table_id = self.store.tables.table(table).table_id
+        table_id = self.work.store.tables.table(table).table_id
         with (
-            awaited_lease(
-                self.store.leases,
-                table_id,
-                owner=self.owner,
-                duration=self.lease_length,
-                when_busy=lambda _: _pause(deadline),
-            ) as (lease, keeper),
+            self.work.leased_when_free(table_id, lambda _: _pause(deadline)) as (lease, keeper),
             self.cuts.held(deadline, purpose="repair") as (held, boundary),
         ):
             version = self._version_at(table, boundary, lease, keeper)
-            self.store.tables.begin_repair(lease)
+            self.work.store.tables.begin_repair(lease)
             repaired = self._register(table, held, boundary, version, lease)
         while repaired.slice_number is not None:
             with suppress(LeaseBusy):
@@ -121,12 +111,12 @@ class Repair:
 
     def _version_at(self, table: TableName, boundary: Boundary, lease: Lease, keeper: LeaseKeeper) -> int:
         """Applies slices up to the boundary and returns the lake version there, which is the latest one."""
-        table_id = self.store.tables.table(table).table_id
-        if self.store.snapshots.active_snapshot(table_id) is not None:
+        table_id = self.work.store.tables.table(table).table_id
+        if self.work.store.snapshots.active_snapshot(table_id) is not None:
             raise SnapshotError(f"a snapshot of {table} is being taken", remedy="repair when it has ended")
-        before = self.store.snapshots.fence_at(table_id, boundary.position) + 1
+        before = self.work.store.snapshots.fence_at(table_id, boundary.position) + 1
         ended = self.worker.apply_held(lease, keeper, table, before=before).ended
-        version = shown_version(self.store, self.lake, self.lake_table(table), boundary)
+        version = shown_version(self.work.store, self.work.lake, self.work.lake_table(table), boundary)
         if version is None:
             raise CdcError(f"{table} cannot be repaired: {ended}", remedy="run cdc snapshot first")
         return version
@@ -134,21 +124,21 @@ class Repair:
     def _register(
         self, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease
     ) -> Repaired:
-        lake_table = self.lake_table(table)
+        lake_table = self.work.lake_table(table)
         try:
             found = self._found(lake_table, held, version)
         except (Exception, KeyboardInterrupt):
             with suppress(CdcError):
-                self.store.tables.end_repair(lease)  # nothing is written yet that somebody could register
+                self.work.store.tables.end_repair(lease)  # nothing is written yet that somebody could register
             raise
         written = found[OPERATION].to_pylist().count("i")
         number = None
         if found.num_rows:
             rows = _events(found, lake_table.schema, held.version, held.time)
-            row, folder = self.store.tables.table(table), f"repair-{boundary.boundary_id}"
+            row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
             number = self.late_slices.register(row, _STREAM_PARTITION, folder, rows, lake_table.schema, lease=lease)
         else:
-            self.store.tables.end_repair(lease)
+            self.work.store.tables.end_repair(lease)
         return Repaired(
             table=table,
             position=held.shown,
@@ -171,18 +161,18 @@ class Repair:
 
     def _differing(self, table: LakeTable, source_key: str, version: int) -> pa.Table:
         """Returns the rows that differ in the lake table, or in the periods of its history that go on."""
-        found = self.lake.differing_rows(table, source_key, version, most=MOST_ROWS + 1)
-        begun = begun_history(self.lake, table)
+        found = self.work.lake.differing_rows(table, source_key, version, most=MOST_ROWS + 1)
+        begun = begun_history(self.work.lake, table)
         if begun is None:
             return found
         known = set(_ids(found, table.schema))
-        more = self.lake.differing_rows(begun[0], source_key, begun[1], most=MOST_ROWS + 1)
+        more = self.work.lake.differing_rows(begun[0], source_key, begun[1], most=MOST_ROWS + 1)
         is_new = pa.array([each not in known for each in _ids(more, table.schema)], pa.bool_())
         # an id may have a wider type in the history, whose older periods need it
         return pa.concat_tables([found, more.filter(is_new)], promote_options="permissive")
 
     def _is_applied(self, table: TableName, number: int) -> bool:
-        position = self.store.lake_positions.lake_position(self.store.tables.table(table).table_id)
+        position = self.work.store.lake_positions.lake_position(self.work.store.tables.table(table).table_id)
         return position.applied_through >= number
 
 

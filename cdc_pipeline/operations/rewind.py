@@ -1,20 +1,16 @@
 """Sets a table of the lake back to an earlier position; its later slices are applied again."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, SliceDamaged, SnapshotError, UsageError
-from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.operations.rewinds import RewindTarget
-from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.steps import step
 
 log = structlog.get_logger()
 
@@ -36,14 +32,8 @@ class Rewound:
 class Rewind:
     """Sets tables of the lake back. A rewind may be killed at any step and repeated."""
 
-    owner: str
-    lease_length: timedelta
-    store: MetadataStore
-    objects: ObjectStore
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
+    work: TableWork
     worker: SliceWorker
-    on_step: OnStep
 
     def run(self, table: TableName, to: str) -> Rewound:
         """Sets the table back to the end of the last claim at or before `to`, a position or a time.
@@ -51,13 +41,13 @@ class Rewind:
         Raises LeaseBusy while another process works on the table, UsageError for a position before its snapshot,
         LakeError when files of that lake version may be deleted, SliceDamaged when a needed slice file is gone.
         """
-        row = self.store.tables.table(table)
+        row = self.work.store.tables.table(table)
         position, moment = parse_target(to)
-        with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
-            if self.store.snapshots.active_snapshot(row.table_id) is not None:
+        with self.work.leased(row.table_id) as held:
+            if self.work.store.snapshots.active_snapshot(row.table_id) is not None:
                 raise SnapshotError(f"a snapshot of {table} is being taken", remedy="rewind when it has ended")
             self.worker.apply_held(*held, table, before=EVERYTHING_REGISTERED)
-            target = self.store.rewinds.target(row.table_id, position=position, moment=moment)
+            target = self.work.store.rewinds.target(row.table_id, position=position, moment=moment)
             if target is None:
                 raise UsageError(
                     f"nothing of {table} was applied at or before {to}",
@@ -66,22 +56,22 @@ class Rewind:
                 )
             self._check_slice_files(row.table_id, target.number + 1, row.next_slice_number - 1)
             held[1].check()
-            fence = self.lake.rewind(self.lake_table(table), target.lake_version)
+            fence = self.work.lake.rewind(self.work.lake_table(table), target.lake_version)
             if fence.number != target.number:
                 raise FenceMismatch(
                     f"version {target.lake_version} of {table} held slices to {fence.number}",
                     expected=f"{target.number}, as the registry says",
                     remedy="run cdc rebuild: the metadata store does not belong to this lake",
                 )
-            self.store.rewinds.reopen(held[0], after=target.number)
+            self.work.store.rewinds.reopen(held[0], after=target.number)
         return _rewound(table, target, row.next_slice_number)
 
     def _check_slice_files(self, table_id: int, first: int, last: int) -> None:
         """Checks that the files of all slices that will be applied again are still there."""
-        for row in self.store.slices.slices(table_id, first, last):
+        for row in self.work.store.slices.slices(table_id, first, last):
             try:
-                with step(self.on_step, "slice_file.head"):
-                    self.objects.head(row.path)
+                with step(self.work.on_step, "slice_file.head"):
+                    self.work.objects.head(row.path)
             except ObjectMissing as error:
                 raise SliceDamaged(
                     f"the slice file {row.path} is gone, and would be needed again",

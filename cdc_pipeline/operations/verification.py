@@ -1,7 +1,7 @@
 """Verifies that lake equals source: compares the source's rows as of one position with the lake version of it."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Event
@@ -9,23 +9,22 @@ from threading import Event
 import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError, LeaseBusy
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
-from cdc_pipeline.lake.protocol import Lake, LakeTable
+from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.schema_change import shape_at
 from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.ledger.records import Boundary
-from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.source_copies import SourceCopies
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.protocol import Source
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.steps import step
 
 log = structlog.get_logger()
 
@@ -63,15 +62,11 @@ class Verified:
 class Verification:
     """Compares tables of source and lake."""
 
-    store: MetadataStore
-    objects: ObjectStore
+    work: TableWork
     source: Source
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
     worker: SliceWorker
     cuts: HeldCuts
     copies: SourceCopies
-    on_step: OnStep
 
     def verify(
         self, tables: Sequence[TableName], *, timeout: timedelta = timedelta(minutes=10)
@@ -110,7 +105,7 @@ class Verification:
 
     def _against(self, table: TableName, held: HeldPosition, database: Source) -> Verified:
         try:
-            fence = self.lake.read_fence(self.lake_table(table))
+            fence = self.work.lake.read_fence(self.work.lake_table(table))
             if fence is None:
                 return _not_compared(table, held, "the lake has no commit of it: run cdc apply")
             return self._compared(table, held, fence.lake_version, database, as_of=None)
@@ -134,17 +129,17 @@ class Verification:
 
         That version exists, because no claim crosses a requested boundary.
         """
-        version = shown_version(self.store, self.lake, self.lake_table(table), boundary)
+        version = shown_version(self.work.store, self.work.lake, self.work.lake_table(table), boundary)
         if version is not None:
             return version
         try:
             ended = self.worker.slice_to_lake(table).ended
         except LeaseBusy:
             return None
-        row = self.store.tables.table(table)
-        if self.store.snapshot_history.published_snapshot(row.table_id) is None:
+        row = self.work.store.tables.table(table)
+        if self.work.store.snapshot_history.published_snapshot(row.table_id) is None:
             raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
-        return shown_version(self.store, self.lake, self.lake_table(table), boundary)
+        return shown_version(self.work.store, self.work.lake, self.work.lake_table(table), boundary)
 
     def _compared(
         self, table: TableName, held: HeldPosition, version: int, database: Source, *, as_of: str | None
@@ -153,14 +148,14 @@ class Verification:
 
         `as_of`: the version of the source that a history is compared for; None: what it has now.
         """
-        registered = self.lake_table(table)
-        with step(self.on_step, "lake_schema.read"):
-            shape = shape_at(DeltaLog(self.objects, lake_key(table)), version)
+        registered = self.work.lake_table(table)
+        with step(self.work.on_step, "lake_schema.read"):
+            shape = shape_at(DeltaLog(self.work.objects, lake_key(table)), version)
         with database.copy_at(held.exported) as source:
-            row = self.store.tables.table(table)
+            row = self.work.store.tables.table(table)
             columns = tuple(
                 column
-                for column in source.columns(known_table(self.store, row))
+                for column in source.columns(known_table(self.work.store, row))
                 if column.name not in row.excluded_columns
             )
             if not columns:
@@ -179,11 +174,11 @@ class Verification:
             )
             if not common or not names.issuperset(registered.schema.key):
                 return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
-            known = self.store.tables.known_columns(row.table_id)
+            known = self.work.store.tables.known_columns(row.table_id)
             schema = TableSchema(columns=_as_in_lake(registered, known, common), key=registered.schema.key)
             compared = replace(registered, schema=schema)
             with self.copies.of(table, source, schema) as copy:
-                comparison = self.lake.compare(compared, copy.key, version)
+                comparison = self.work.lake.compare(compared, copy.key, version)
                 history = self._history(compared, copy.key, as_of)
         return replace(verdict, comparison=comparison, history=history, rows_withheld=copy.rows_withheld)
 
@@ -192,8 +187,8 @@ class Verification:
 
         A history still has its rows of the position, so its latest version is compared.
         """
-        begun = begun_history(self.lake, table)
-        return None if begun is None else self.lake.compare(begun[0], source_key, begun[1], as_of=as_of)
+        begun = begun_history(self.work.lake, table)
+        return None if begun is None else self.work.lake.compare(begun[0], source_key, begun[1], as_of=as_of)
 
 
 def _not_compared(table: TableName, held: HeldPosition, problem: str) -> Verified:

@@ -52,16 +52,10 @@ class Pipeline(Resources):
         limits = ClaimLimits(slices=worker.claim_slices, rows=worker.claim_rows, unpacked_bytes=worker.unpacked_bytes)
         pause, retry_for = worker.longest_pause, worker.retry_for
         return SliceWorker(
-            owner=self.owner,
-            lease_length=worker.lease,
+            work=self.table_work,
             limits=limits,
             retry_policy=RetryPolicy(longest_pause=pause, retry_for=retry_for, probe_parked=worker.probe_parked),
-            store=self.store,
-            objects=self.objects,
-            lake=self.lake,
-            lake_table=self.lake_table,
             new_id=self.new_id,
-            on_step=self.on_step,
             maintenance=self.settings.maintenance,
         )
 
@@ -129,14 +123,7 @@ class Pipeline(Resources):
     def slice_runs(self) -> "SliceRuns":
         from cdc_pipeline.operations.apply_tables import EmptyLakes, SliceRuns
 
-        empty_lakes = EmptyLakes(
-            owner=self.owner,
-            lease_length=self.settings.worker.lease,
-            store=self.store,
-            lake=self.lake,
-            lake_table=self.lake_table,
-            clock=self.clock,
-        )
+        empty_lakes = EmptyLakes(work=self.table_work, clock=self.clock)
         return SliceRuns(
             store=self.store,
             worker=self.slice_worker(),
@@ -161,27 +148,19 @@ class Pipeline(Resources):
         from cdc_pipeline.operations.verification import Verification
 
         return Verification(
-            store=self.store,
-            objects=self.objects,
+            work=self.table_work,
             source=self.source,
-            lake=self.lake,
-            lake_table=self.lake_table,
             worker=self.slice_worker(),
             cuts=self._held_cuts(),
             copies=self._source_copies(),
-            on_step=self.on_step,
         )
 
     def repair(self) -> "Repair":
         from cdc_pipeline.operations.repair import Repair
 
         return Repair(
-            owner=self.owner,
-            lease_length=self.settings.worker.lease,
-            store=self.store,
+            work=self.table_work,
             source=self.source,
-            lake=self.lake,
-            lake_table=self.lake_table,
             worker=self.slice_worker(),
             cuts=self._held_cuts(),
             copies=self._source_copies(),
@@ -208,11 +187,7 @@ class Pipeline(Resources):
         from cdc_pipeline.operations.maintenance import Maintenance
 
         return Maintenance(
-            owner=self.owner,
-            lease_length=self.settings.worker.lease,
-            store=self.store,
-            lake=self.lake,
-            lake_table=self.lake_table,
+            work=self.table_work,
             oldest_version_to_come=self.source_setup().oldest_version_to_come,
             need=self.settings.maintenance,
         )
@@ -236,11 +211,8 @@ class Pipeline(Resources):
 
         old = OldObjects(stream=self.settings.name, store=self.store, objects=self.objects, on_step=self.on_step)
         return Cleanup(
+            work=self.table_work,
             keep=self.settings.keep,
-            owner=self.owner,
-            lease_length=self.settings.worker.lease,
-            store=self.store,
-            lake=self.lake,
             chain=self.cut_chain(),
             old_objects=old,
         )
@@ -276,16 +248,7 @@ class Pipeline(Resources):
     def rewind(self) -> "Rewind":
         from cdc_pipeline.operations.rewind import Rewind
 
-        return Rewind(
-            owner=self.owner,
-            lease_length=self.settings.worker.lease,
-            store=self.store,
-            objects=self.objects,
-            lake=self.lake,
-            lake_table=self.lake_table,
-            worker=self.slice_worker(),
-            on_step=self.on_step,
-        )
+        return Rewind(work=self.table_work, worker=self.slice_worker())
 
     def warm_up(self) -> "WarmUp":
         from cdc_pipeline.operations.warm_up import WarmUp

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.installation.endpoints import Endpoints
@@ -35,6 +36,18 @@ class Resources:
     @property
     def lake(self) -> Lake:
         return self.open_lake()
+
+    @property
+    def table_work(self) -> TableWork:
+        return TableWork(
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            store=self.store,
+            objects=self.objects,
+            lake=self.lake,
+            lake_table=self.lake_table,
+            on_step=self.on_step,
+        )
 
     def lake_table(self, name: TableName) -> LakeTable:
         """Describes the lake's table by the metadata store and pipeline.yml as they are now.

@@ -117,7 +117,7 @@ def test_rows_of_a_keyless_table_that_a_zombie_added_twice_are_taken_back(world:
         with world.process() as pipeline:
             worker = replace(pipeline.slice_worker(), limits=ClaimLimits(slices=1, rows=1))
             with pytest.raises(Crash), world.process(Failpoint(Site("claim.record", Moment.BEFORE, 2))) as dying:
-                replace(worker, store=dying.store, on_step=dying.on_step).slice_to_lake(notes)
+                replace(worker, work=dying.table_work).slice_to_lake(notes)
 
     register_changes(world)
     meanwhile = Meanwhile("lake_schema.read", rival)

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.ledger.cut import Slice
@@ -37,17 +38,16 @@ class Work:
         return LakeTable(name=row.name, table_uuid=str(row.table_uuid), schema=SCHEMA)
 
     def worker(self, limits: ClaimLimits = EVERYTHING, on_step: OnStep = no_step) -> SliceWorker:
-        return SliceWorker(
+        work = TableWork(
             owner=str(uuid4()),
             lease_length=MINUTE,
-            limits=limits,
             store=self.shop.store,
             objects=self.objects,
             lake=MemoryLake(store=self.objects, clock=lambda: NOW, on_step=on_step),
             lake_table=lambda _name: self.table,
-            new_id=uuid4,
             on_step=on_step,
         )
+        return SliceWorker(work=work, limits=limits, new_id=uuid4)
 
     def cut(self, *rows: int, requested: bool = False) -> None:
         """One slice with so many rows per stream partition; 0: none."""

@@ -13,21 +13,20 @@ It may be killed at any step; the next run continues:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
 import structlog
 
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.consume.chain_base import ChainBase, order_of
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import CdcError, LeaseBusy
-from cdc_pipeline.lake.protocol import Fence, Lake, LakeTable
-from cdc_pipeline.metadata_store.lease_keeper import held_lease
+from cdc_pipeline.lake.protocol import Fence, LakeTable
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.operations.old_rows import NOTHING_FORGOTTEN, OF_CUTS, OLD_ROWS
 from cdc_pipeline.metadata_store.operations.retention import Keep
-from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.retention.objects import BATCH_OBJECTS, ObjectToDelete, OldObjects
 from cdc_pipeline.settings.work import KeepSettings
 
@@ -75,10 +74,7 @@ class Cleanup:
     """Deletes what is older than `keep` says."""
 
     keep: KeepSettings
-    owner: str
-    lease_length: timedelta
-    store: MetadataStore
-    lake: Lake
+    work: TableWork
     chain: CutChain
     old_objects: OldObjects
 
@@ -87,15 +83,15 @@ class Cleanup:
 
         A dry run changes nothing. A table that another process works on keeps its slices until the next run.
         """
-        now = now or self.store.snapshot_history.now()
-        tables = self.store.tables.tables()
+        now = now or self.work.store.snapshot_history.now()
+        tables = self.work.store.tables.tables()
         before = now - self.keep.slices
         forgotten = self._forget(tables, before, dry_run=dry_run)
         kinds = [self._slice_files(tables, forgotten, dry_run=dry_run)]
         parameters = dict(NOTHING_FORGOTTEN)
-        boundary = None if forgotten.unread else self.store.retention.base(forgotten.through, before)
+        boundary = None if forgotten.unread else self.work.store.retention.base(forgotten.through, before)
         if boundary is not None:
-            kept = self.store.retention.keep(boundary, forgotten.fenced)
+            kept = self.work.store.retention.keep(boundary, forgotten.fenced)
             base = self._base(kept, dry_run=dry_run)
             kinds += self._of_the_chain(tables, base, dry_run=dry_run)
             parameters = kept.parameters()
@@ -113,10 +109,10 @@ class Cleanup:
         forgotten = _Forgotten()
         for row in tables:
             try:
-                with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
+                with self.work.leased(row.table_id) as held:
                     through = self._forgettable(row, before, forgotten)
                     if through > row.forgotten_through and not dry_run:
-                        self.store.retention.forget(held[0], through)
+                        self.work.store.retention.forget(held[0], through)
             except LeaseBusy as busy:
                 through = row.forgotten_through
                 forgotten.refused[row.table_id] = busy.found
@@ -136,7 +132,7 @@ class Cleanup:
             why = "it is not in the lake yet" if fence is None else "slices are applied twice"
             forgotten.refused[row.table_id] = why
             return row.forgotten_through
-        return self.store.retention.forgettable(row.table_id, fence=fence.number, before=before)
+        return self.work.store.retention.forgettable(row.table_id, fence=fence.number, before=before)
 
     def _look_at_fence(self, row: SourceTable, forgotten: _Forgotten) -> Fence | None:
         """Reads the fence and records the slices that it names: their rows stay, since workers compare them with it.
@@ -145,9 +141,9 @@ class Cleanup:
         """
         if row.schema_id is None:
             return None
-        schema = self.store.tables.schema(row.table_id, row.schema_id)
+        schema = self.work.store.tables.schema(row.table_id, row.schema_id)
         try:
-            fence = self.lake.read_fence(LakeTable(name=row.name, table_uuid=str(row.table_uuid), schema=schema))
+            fence = self.work.lake.read_fence(LakeTable(name=row.name, table_uuid=str(row.table_uuid), schema=schema))
         except (CdcError, OSError) as error:
             forgotten.unread.add(row.table_id)
             forgotten.refused[row.table_id] = f"its fence cannot be read from the lake: {error}"
@@ -161,7 +157,7 @@ class Cleanup:
         def files() -> Iterator[ObjectToDelete]:
             for row in tables:
                 after, through = row.cleaned_through, forgotten.through[row.table_id]
-                read = self.store.retention.old_files
+                read = self.work.store.retention.old_files
                 while batch := read(row.table_id, after=after, through=through, batch=BATCH_OBJECTS):
                     yield from (
                         ObjectToDelete(key=old.path, size_bytes=old.size_bytes, since=old.since) for old in batch
@@ -171,7 +167,7 @@ class Cleanup:
         cleaned = self._objects("slice files", files(), dry_run=dry_run)
         for row in tables:
             if forgotten.through[row.table_id] > row.cleaned_through and not dry_run:
-                self.store.retention.mark_cleaned(row.table_id, forgotten.through[row.table_id])
+                self.work.store.retention.mark_cleaned(row.table_id, forgotten.through[row.table_id])
         return cleaned
 
     def _base(self, kept: Keep, *, dry_run: bool) -> ChainBase:
@@ -179,7 +175,7 @@ class Cleanup:
         known = self.chain.base()
         if known is not None and order_of(known.chain_position) >= order_of(kept.base.chain_position):
             return known
-        base = self.chain.base_behind(kept.base, self.store.base_rows.read(kept))
+        base = self.chain.base_behind(kept.base, self.work.store.base_rows.read(kept))
         if not dry_run:
             self.chain.put_base(base)
         return base
@@ -202,13 +198,13 @@ class Cleanup:
         return Cleaned(kind=kind, count=count, bytes=size_bytes, oldest=oldest)
 
     def _rows(self, name: str, parameters: Mapping[str, Any], *, dry_run: bool) -> Cleaned:
-        found = self.store.retention.count(name, parameters)
-        while not dry_run and self.store.retention.delete(name, parameters):
+        found = self.work.store.retention.count(name, parameters)
+        while not dry_run and self.work.store.retention.delete(name, parameters):
             pass
         return Cleaned(kind=f"rows of {name}", count=found.rows, bytes=found.bytes, oldest=found.oldest)
 
     def _held_by(self, tables: Sequence[SourceTable], forgotten: _Forgotten, before: datetime) -> dict[str, str]:
-        holding = self.store.retention.holding(forgotten.through, before)
+        holding = self.work.store.retention.holding(forgotten.through, before)
         why = {row.table_id: "slices of it are not applied, or applied lately" for row in tables} | forgotten.refused
         names = {row.table_id: str(row.name) for row in tables}
         return {names[table_id]: why[table_id] for table_id in sorted({*holding, *forgotten.unread})}

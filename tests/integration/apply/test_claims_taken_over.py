@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.apply.claim_work import ClaimLimits
+from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.errors import LakeError, StaleEpoch
 from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
 from cdc_pipeline.metadata_store.states import SliceState
@@ -64,6 +65,11 @@ class ElsewhereLake(MemoryLake):
         self.cancelled.append((session, claim_id))
 
 
+def worker_with(work: Work, lake: ElsewhereLake) -> SliceWorker:
+    worker = work.worker()
+    return replace(worker, work=replace(worker.work, lake=lake))
+
+
 def test_whoever_takes_a_claim_over_cancels_what_its_dead_owner_left_running(work: Work) -> None:
     work.cut(1)
 
@@ -72,15 +78,15 @@ def test_whoever_takes_a_claim_over_cancels_what_its_dead_owner_left_running(wor
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        replace(work.worker(), lake=ElsewhereLake(work, "of the dead", die)).slice_to_lake(work.table.name)
+        worker_with(work, ElsewhereLake(work, "of the dead", die)).slice_to_lake(work.table.name)
     left = work.shop.store.claims.open_claim(work.shop.orders.table_id)
     assert left is not None
     assert left.session == "of the dead"
     successor = ElsewhereLake(work, "of the successor")
-    replace(work.worker(), lake=successor).slice_to_lake(work.table.name)
+    worker_with(work, successor).slice_to_lake(work.table.name)
     assert successor.cancelled == [("of the dead", str(left.claim_id))]
     work.cut(1)
-    replace(work.worker(), lake=successor).slice_to_lake(work.table.name)
+    worker_with(work, successor).slice_to_lake(work.table.name)
     assert len(successor.cancelled) == 1
 
 

@@ -91,7 +91,8 @@ def test_a_requested_boundary_without_a_slice_of_the_table_has_a_lake_version(wo
 def test_a_table_without_a_published_snapshot_is_left_alone(work: Work) -> None:
     table = TableName(database="shop", schema="public", table="customers")
     other = replace(work.table, name=table, table_uuid=str(work.shop.customers.table_uuid))
-    ended = replace(work.worker(), lake_table=lambda _name: other).slice_to_lake(table).ended
+    worker = work.worker()
+    ended = replace(worker, work=replace(worker.work, lake_table=lambda _name: other)).slice_to_lake(table).ended
     assert ended == "the table has no published snapshot yet"
 
 

@@ -1,0 +1,59 @@
+"""What a process needs to work on tables of the lake, and the lease under which it works on one."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.lake.protocol import Lake, LakeTable
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, renewed
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import OnStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWork:
+    """`owner`, `lease_length`: of the leases that this process takes. `lake_table` describes a table as it is now."""
+
+    owner: str
+    lease_length: timedelta
+    store: MetadataStore
+    objects: ObjectStore
+    lake: Lake
+    lake_table: Callable[[TableName], LakeTable]
+    on_step: OnStep
+
+    @contextmanager
+    def leased(self, table_id: int) -> Iterator[tuple[Lease, LeaseKeeper]]:
+        """Acquires the table's lease for the block, and releases it when the block ends or raises.
+
+        Raises LeaseBusy, without waiting, when somebody has it.
+        """
+        leases, duration = self.store.leases, self.lease_length
+        sent = time.monotonic()
+        lease = leases.acquire(table_id, owner=self.owner, duration=duration)
+        what = f"table {table_id}, epoch {lease.epoch}"
+        try:
+            with renewed(lambda: leases.renew(lease, duration=duration), duration, sent=sent, what=what) as keeper:
+                yield lease, keeper
+        finally:
+            leases.release(lease)
+
+    @contextmanager
+    def leased_when_free(
+        self, table_id: int, when_busy: Callable[[LeaseBusy], None]
+    ) -> Iterator[tuple[Lease, LeaseKeeper]]:
+        """Like `leased`, but tries again while the lease is busy. `when_busy` waits a moment, or raises to give up."""
+        with ExitStack() as holding:
+            held = None
+            while held is None:
+                try:
+                    held = holding.enter_context(self.leased(table_id))
+                except LeaseBusy as busy:
+                    when_busy(busy)
+            yield held
