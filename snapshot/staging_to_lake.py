@@ -3,17 +3,16 @@
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import structlog
 
+from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import kept_rows_key
-from cdc_pipeline.lake.ledger_values import PublishedTable
-from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
-from cdc_pipeline.metadata_store.snapshots.snapshots import SnapshotPublication
 from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
 from cdc_pipeline.steps import step
 from snapshot.exports import Export
@@ -79,26 +78,26 @@ class StagingToLake:
         Both are durable on return. Raises LeaseBusy while another process works on the table.
         """
         files = data_files(self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT))
-        with self.work.leased(snapshot.table_id) as (lease, keeper):
+        with self.work.leased(snapshot.table_id) as held:
             known = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             if known.state is not SnapshotState.PUBLISHING:
                 return known
-            fence = self.work.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
-            quarantined = self._put_quarantined_rows(snapshot)
-            replaces = self._replaced(snapshot)
-            keeper.check()
-            content = LakePublication(
-                snapshot_id=snapshot.snapshot_id,
+            published = publish(
+                self.work,
+                held,
+                self.table(snapshot),
+                snapshot,
+                fence=self.work.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset),
                 files=files,
-                fence_number=fence,
-                table=self._description(snapshot, files, fence, quarantined),
-                replaces=replaces,
+                quarantined=self._put_quarantined_rows(snapshot),
+                replaces=self._replaced(snapshot),
             )
-            version = self.work.lake.publish(self.table(snapshot), content)
-            published = self.work.store.snapshots.publish_snapshot(
-                lease, snapshot.snapshot_id, _figures(files, fence, version)
-            )
-        log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
+        log.info(
+            "snapshot published",
+            snapshot_id=published.snapshot_id,
+            rows=published.rows,
+            lake_version=published.lake_version,
+        )
         return published
 
     def fail(self, snapshot: Snapshot, error: str) -> Snapshot:
@@ -144,39 +143,6 @@ class StagingToLake:
             with step(self.work.on_step, "kept_rows.put"):
                 self.work.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
         return len(rows)
-
-    def _description(
-        self, snapshot: Snapshot, files: Sequence[DataFile], fence: int, quarantined: int
-    ) -> PublishedTable:
-        """Returns what the lake's log records of the publication; `cdc rebuild` reads it if only the lake is left."""
-        row = self.work.store.tables.table_by_id(snapshot.table_id)
-        return PublishedTable(
-            table_uuid=row.table_uuid,
-            source_oid=row.source_oid,
-            stream=asdict(self.work.store.streams.stream(row.stream)),
-            settings=row.settings,
-            schema=self.work.store.tables.schema(row.table_id, snapshot.schema_id),
-            snapshot_id=snapshot.snapshot_id,
-            fence_number=fence,
-            cutoff_offset=snapshot.cutoff_offset,
-            cutoff_version=snapshot.cutoff_version,
-            cutoff_time=snapshot.cutoff_time,
-            rows=sum(file.rows for file in files),
-            files=len(files),
-            bytes=sum(file.size_bytes for file in files),
-            kept=quarantined,
-            description=tuple(row.shape or ()),
-        )
-
-
-def _figures(files: Sequence[DataFile], fence: int, version: int) -> SnapshotPublication:
-    return SnapshotPublication(
-        fence_number=fence,
-        lake_version=version,
-        rows=sum(file.rows for file in files),
-        files=len(files),
-        bytes=sum(file.size_bytes for file in files),
-    )
 
 
 def data_files(compacted: Sequence[SnapshotTask]) -> tuple[DataFile, ...]:

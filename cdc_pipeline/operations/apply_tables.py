@@ -4,23 +4,23 @@ A table that fails never stops the others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from typing import Any
 
 import structlog
 
+from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
-from cdc_pipeline.lake.ledger_values import PublishedTable
-from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakePublication
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
-from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot, SnapshotPublication
+from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.states import SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.record import TableName, TableSchema, encode_position
+from cdc_pipeline.record import TableName, encode_position
 
 log = structlog.get_logger()
 
@@ -77,23 +77,12 @@ class EmptyLakes:
         if active is not None and active.exported_snapshot is not None:
             return True
         with self.work.leased(row.table_id) as held:
-            new = self._snapshot(row, row.schema_id)
-            if snapshots.create_snapshot(new).state is not SnapshotState.PUBLISHED:
+            new = snapshots.create_snapshot(self._snapshot(row, row.schema_id))
+            if new.state is not SnapshotState.PUBLISHED:
                 snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
                 lake_table = self.work.lake_table(table)
                 self.work.lake.create_table(lake_table)
-                held[1].check()
-                publication = LakePublication(
-                    snapshot_id=new.snapshot_id,
-                    files=(),
-                    fence_number=NOTHING_APPLIED,
-                    table=self._description(row, new, lake_table.schema),
-                )
-                version = self.work.lake.publish(lake_table, publication)
-                published = SnapshotPublication(
-                    fence_number=NOTHING_APPLIED, lake_version=version, rows=0, files=0, bytes=0
-                )
-                snapshots.publish_snapshot(held[0], new.snapshot_id, published)
+                publish(self.work, held, lake_table, new, fence=NOTHING_APPLIED)
         return True
 
     def _snapshot(self, row: SourceTable, schema_id: str) -> NewSnapshot:
@@ -106,24 +95,6 @@ class EmptyLakes:
             cutoff_version="",
             cutoff_time=self.clock(),
             schema_id=schema_id,
-        )
-
-    def _description(self, row: SourceTable, snapshot: NewSnapshot, schema: TableSchema) -> PublishedTable:
-        """Returns what `cdc rebuild` reads if only the lake is left."""
-        return PublishedTable(
-            table_uuid=row.table_uuid,
-            source_oid=row.source_oid,
-            stream=asdict(self.work.store.streams.stream(row.stream)),
-            settings=row.settings,
-            schema=schema,
-            snapshot_id=snapshot.snapshot_id,
-            fence_number=NOTHING_APPLIED,
-            cutoff_offset=snapshot.cutoff_offset,
-            cutoff_version=snapshot.cutoff_version,
-            cutoff_time=snapshot.cutoff_time,
-            rows=0,
-            files=0,
-            bytes=0,
         )
 
 
