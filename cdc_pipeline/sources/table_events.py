@@ -1,13 +1,19 @@
 """Turns change events of one table, as texts of a database, into rows of a slice file and events that do not fit."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_pipeline.record import Operation, TableName, TableSchema
 from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
-from cdc_pipeline.sources.partitioning import stream_partition
 from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
+
+_OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
+_PRIME = np.uint64(0x100000001B3)
+_COLUMN_END = np.uint64(0x1F)
 
 
 def table_events(
@@ -33,6 +39,40 @@ def table_events(
         stream_partition=partitions[fits],
         unfit=tuple(_unfit(texts, misfit, partitions, commit_position) for misfit in misfits),
     )
+
+
+def stream_partition(id_columns: Sequence[pa.Array], partitions: int) -> npt.NDArray[np.int64]:
+    """Returns the stream partition of each id, from 0 to `partitions` - 1."""
+    if partitions == 1:
+        return np.zeros(len(id_columns[0]), dtype=np.int64)
+    return (stable_hash(id_columns) % np.uint64(partitions)).astype(np.int64)
+
+
+def stable_hash(id_columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """Returns the 64-bit FNV-1a hash of each id, over the texts of its columns, each followed by one separator byte.
+
+    It is the same on every machine and in every release. The columns are text arrays of equal length; a NULL counts as
+    the empty text. All rows are hashed at once, in one pass per byte position of the longest text.
+    """
+    digest = np.full(len(id_columns[0]), _OFFSET_BASIS)
+    for column in id_columns:
+        texts = column.cast(pa.large_binary())
+        starts, content = _layout(texts)
+        lengths = np.diff(starts)
+        for position in range(int(lengths.max(initial=0))):
+            rows = np.flatnonzero(lengths > position)
+            digest[rows] = (digest[rows] ^ content[starts[rows] + position]) * _PRIME
+        digest = (digest ^ _COLUMN_END) * _PRIME
+    return digest
+
+
+def _layout(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    present = texts.fill_null(b"")
+    _, offsets, content = present.buffers()
+    starts = np.frombuffer(offsets, dtype=np.int64)[present.offset : present.offset + len(present) + 1]
+    size = content.size if content is not None else 0
+    data = np.frombuffer(content, dtype=np.uint8) if size else np.zeros(0, dtype=np.uint8)
+    return starts, data.astype(np.uint64)
 
 
 def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: Integers) -> UnfitEvent:

@@ -9,7 +9,7 @@ from typing import Any
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
-from cdc_pipeline.wiring.lake_per_thread import LONGEST_IDLE, LakePerThread
+from cdc_pipeline.wiring.opening import LONGEST_IDLE, LakePerThread
 
 
 class Session:

@@ -1,19 +1,22 @@
 """What differs between MariaDB and MySQL, in one record each."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from cdc_pipeline.sources.mysql.executed import check_start, has_lost, latest_end
+from cdc_pipeline.errors import SourceGap
 from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid
-from cdc_pipeline.sources.mysql.gtid_set import parse_gtid_set
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
 from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.session import rows
 from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mariadb, begin_on_mysql
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
+
+_OWNER = re.compile(r"#\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,40 @@ def _mariadb_end(variables: Mapping[str, str]) -> LogPlace:
     return last_gtid(variables["gtid_binlog_pos"]) or beginning
 
 
+def _latest_end(connection: "Connection[Any]") -> int:
+    """Returns the position behind everything that a reader of the log may have got by now."""
+    return _with_owned(connection).end
+
+
+def _check_start(connection: "Connection[Any]", start: LogPlace) -> None:
+    """Raises SourceGap if the server lacks transactions that were read from it."""
+    if isinstance(start, GtidSet) and not _with_owned(connection).contains(start):
+        raise SourceGap(
+            "the source lacks transactions that were read from it",
+            expected=f"a server that has executed {start}",
+            remedy="it was set back, or it is another server: run cdc setup-source --begin-again, then cdc snapshot",
+        )
+
+
+def _has_lost(connection: "Connection[Any]", read: LogPlace) -> bool:
+    """Returns whether the server has deleted, or never had in its log, a transaction that was not read."""
+    purged = parse_gtid_set(_text(connection, "SELECT @@GLOBAL.gtid_purged"))
+    return isinstance(read, GtidSet) and not read.contains(purged)
+
+
+def _with_owned(connection: "Connection[Any]") -> GtidSet:
+    """Returns what is executed or commits now: the log has a transaction before `gtid_executed` has it.
+
+    What commits is asked for first. So a transaction that ends meanwhile is in the second answer.
+    """
+    owned = parse_gtid_set(_OWNER.sub("", _text(connection, "SELECT @@GLOBAL.gtid_owned")))
+    return parse_gtid_set(_text(connection, "SELECT @@GLOBAL.gtid_executed")).joined(owned)
+
+
+def _text(connection: "Connection[Any]", query: str) -> str:
+    return str(rows(connection, query)[0][0])
+
+
 MARIADB = Dialect(
     name="MariaDB",
     is_mariadb=True,
@@ -87,9 +124,9 @@ MYSQL = Dialect(
     how_to_pass=lambda position, end: (
         f"run SET GLOBAL gtid_purged = '+{uuid4()}:1-{position - end}' on the source and its replicas, then try again"
     ),
-    latest_end=latest_end,
-    check_start=check_start,
-    has_lost=has_lost,
+    latest_end=_latest_end,
+    check_start=_check_start,
+    has_lost=_has_lost,
 )
 
 

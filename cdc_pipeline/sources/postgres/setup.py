@@ -12,9 +12,14 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, TypeRow, read_server, read_slot, read_types
-from cdc_pipeline.sources.postgres.generated_guards import check_generated, check_writes_go_on
 from cdc_pipeline.sources.postgres.guards import check_known, followed_shapes
-from cdc_pipeline.sources.postgres.part_guards import check_identity, check_logged, check_readable
+from cdc_pipeline.sources.postgres.part_guards import (
+    check_generated,
+    check_identity,
+    check_logged,
+    check_readable,
+    check_writes_go_on,
+)
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind

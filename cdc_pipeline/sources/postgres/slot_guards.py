@@ -1,6 +1,7 @@
 """Checks that server and slot can serve everything after the registered position; if not, the whole stream stops."""
 
 from collections.abc import Callable
+from contextlib import closing
 
 import structlog
 
@@ -8,12 +9,13 @@ from cdc_pipeline.errors import SourceChanged, SourceGap
 from cdc_pipeline.record import decode_position, encode_position
 from cdc_pipeline.sources.known import StreamIdentity
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot
-from cdc_pipeline.sources.postgres.position import lsn_text
-from cdc_pipeline.sources.postgres.timelines import end_of_timeline
+from cdc_pipeline.sources.postgres.position import lsn_text, position_of
+from cdc_pipeline.sources.postgres.session import answering, connect_for_replication
 
 log = structlog.get_logger()
 
 _LOST = "lost"
+_HISTORY_FIELDS = 3
 BEGIN_AGAIN = "what came in between cannot be read: run cdc setup-source --begin-again, then cdc snapshot"
 
 
@@ -43,6 +45,30 @@ def is_successor(
 
 def identity_of(server: Server) -> tuple[str, int]:
     return server.system_identifier, server.timeline
+
+
+def end_of_timeline(url: str, *, timeline: int, of: int) -> int | None:
+    """Returns the position at which the server, now on the timeline `of`, left `timeline`.
+
+    So much of its former primary's log a promoted standby has. Returns None if `timeline` is not in its history.
+    """
+    with answering(), closing(connect_for_replication(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"TIMELINE_HISTORY {of}")
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    history = row[1] if isinstance(row[1], str) else bytes(row[1]).decode()
+    return switch_points(history).get(timeline)
+
+
+def switch_points(history: str) -> dict[int, int]:
+    """Parses a timeline history file. Returns, by timeline, the position after its last record."""
+    lines = (line.split("\t") for line in history.splitlines())
+    return {
+        int(line[0]): position_of(line[1])
+        for line in lines
+        if len(line) >= _HISTORY_FIELDS and line[0].strip().isdigit()
+    }
 
 
 def _serves(slot: Slot | None, registered: str) -> bool:

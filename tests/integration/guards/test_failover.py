@@ -10,7 +10,7 @@ import pytest
 
 from cdc_pipeline.errors import SourceChanged
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
-from cdc_pipeline.sources.postgres.timelines import switch_points
+from cdc_pipeline.sources.postgres.slot_guards import switch_points
 from tests.crash.world import World
 from tests.support.eventually import eventually
 from tests.support.guarded import go_on, guarded_world, in_lake, in_source, world_of

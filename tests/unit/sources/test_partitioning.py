@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_pipeline.sources.partitioning import stable_hash, stream_partition
+from cdc_pipeline.sources.table_events import stable_hash, stream_partition
 
 TEXTS = st.none() | st.text(max_size=12)
 IDS = st.integers(1, 3).flatmap(lambda width: st.lists(st.tuples(*[TEXTS] * width), min_size=1, max_size=20))
