@@ -22,6 +22,9 @@ Parse = Callable[[str | bytes], Any]
 _OPERATIONS = frozenset("crudt")
 _NO_SNAPSHOT = (None, "false", False)
 _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
+_TRANSACTION = _TIMES | {"status", "id", "event_count", "data_collections"}
+_SCHEMA_CHANGE = _TIMES | {"source", "position", "databaseName", "schemaName", "ddl", "tableChanges"}
+"""All fields that these messages may have. A flattened row may have some of them, among others."""
 OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
 _MICROSECONDS = 1_000
 LAST_TIME = 221_845_392_000_000_000
@@ -155,9 +158,9 @@ def _other(value: Fields) -> Skipped:
     commit_time = _microseconds(value)
     if value.keys() <= _TIMES:
         return Skipped(kind="heartbeat", commit_time=commit_time)
-    if value.get("status") in ("BEGIN", "END") and "id" in value:
+    if value.get("status") in ("BEGIN", "END") and {"id", "event_count"} <= value.keys() <= _TRANSACTION:
         return Skipped(kind="transaction metadata", commit_time=commit_time)
-    if "ddl" in value or "tableChanges" in value:
+    if {"source", "ddl"} <= value.keys() <= _SCHEMA_CHANGE:
         return Skipped(kind="schema change", commit_time=commit_time)
     raise Undecodable("has no op: it is no Debezium envelope, or a flattened one")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of, read_line
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 
 ENVELOPE = {
@@ -80,6 +80,14 @@ def test_headers_tell_the_key_before(headers: Any) -> None:
         ({"schema": {}, "payload": {"ts_ms": 5}}, "heartbeat"),
         ({"status": "BEGIN", "id": "7:8", "event_count": None, "ts_ms": 5}, "transaction metadata"),
         ({"source": {}, "position": {}, "ddl": "create table t", "tableChanges": []}, "schema change"),
+        (
+            {"source": {}, "ts_ms": 5, "databaseName": "shop", "schemaName": None, "ddl": "", "tableChanges": []},
+            "schema change",
+        ),
+        (
+            {"status": "END", "id": "7:8", "event_count": 1, "data_collections": [], "ts_ms": 5},
+            "transaction metadata",
+        ),
         ({"op": "m", "message": {"prefix": "p"}, "source": {}}, "logical message"),
     ],
 )
@@ -87,6 +95,21 @@ def test_what_changes_no_row_is_skipped_by_kind(document: Any, kind: str) -> Non
     found = read_line(line(document))
     assert isinstance(found, Skipped)
     assert found.kind == kind
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": 5, "status": "BEGIN"},
+        {"id": 5, "status": "END", "event_count": 1, "v": 1},
+        {"id": 5, "ddl": "x"},
+        {"id": 5, "tableChanges": 1},
+    ],
+)
+def test_a_flattened_row_is_no_message_whose_fields_it_has(row: Any) -> None:
+    found = content_of(line(row))
+    assert isinstance(found, Undecodable)
+    assert "flattened" in str(found)
 
 
 def test_an_empty_line_is_skipped() -> None:
