@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 import boto3.session
@@ -107,7 +107,7 @@ class S3ObjectStore:
         """Leaves out the empty objects with which Hadoop marks folders. The pipeline's keys never end with a slash."""
         root = len(self._key(""))
         below = self._key(f"{prefix}/" if prefix else "")
-        page = self._page(below, max(below, self._key(after)))
+        page = self._page(below, StartAfter=max(below, self._key(after)))
         while True:
             contents = page.get("Contents", [])
             for found in contents:
@@ -115,7 +115,7 @@ class S3ObjectStore:
                     yield ObjectInfo(key=found["Key"][root:], size_bytes=found["Size"], written=found["ETag"])
             if not page["IsTruncated"]:
                 return
-            page = self._page(below, contents[-1]["Key"])
+            page = self._page(below, ContinuationToken=page["NextContinuationToken"])
 
     def unfinished(self, prefix: str) -> Iterator[str]:
         """Yields nothing: parts of killed puts have no keys, and the bucket's lifecycle rule removes them."""
@@ -243,10 +243,12 @@ class S3ObjectStore:
                 remedy="the same call is safe to repeat",
             ) from gone
 
-    def _page(self, below: str, after: str) -> "ListObjectsV2OutputTypeDef":
-        return self._calls(
+    def _page(self, below: str, **place: str) -> "ListObjectsV2OutputTypeDef":
+        client: Any = self._client  # its type knows no call whose parameters are chosen
+        page: ListObjectsV2OutputTypeDef = self._calls(
             f"listing {below}",
-            lambda: self._client.list_objects_v2(
-                Bucket=self._location.bucket, Prefix=below, StartAfter=after, MaxKeys=self._page_keys
+            lambda: client.list_objects_v2(
+                Bucket=self._location.bucket, Prefix=below, MaxKeys=self._page_keys, **place
             ),
         )
+        return page

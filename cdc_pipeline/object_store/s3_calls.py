@@ -19,7 +19,16 @@ NEVER_WILL = frozenset({501, 505, NO_ROOM})
 """Server errors that do not pass: the server cannot do it, or has no room."""
 BUSY_STATUSES = frozenset({408, 409, 425, 429})
 """409: a conditional write met another one whose outcome is not decided yet."""
-BUSY_CODES = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestTimeTooSkewed"})
+BUSY_CODES = frozenset(
+    {
+        "RequestTimeout",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "KMS.ThrottlingException",
+        "RequestTimeTooSkewed",
+    }
+)
 BROKEN_CONNECTIONS = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
 MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
 TAKEN = frozenset({"PreconditionFailed", "412"})
@@ -28,6 +37,8 @@ ELSEWHERE = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 )
 DENIED = frozenset({401, 403})
+OLD_TOKENS = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"})
+"""They come with status 400; the answer to a HEAD has no other code than that."""
 
 
 class S3Calls:
@@ -83,6 +94,8 @@ def _mend(code: str, status: int) -> tuple[str, str]:
         return "a bucket that exists", "create it, or correct lake in pipeline.yml"
     if code in ELSEWHERE:
         return "the region of the bucket", "set object_store.region in pipeline.yml"
+    if code in OLD_TOKENS:
+        return "a session token that is still valid", "get new credentials, and set AWS's variables in the environment"
     if status in DENIED:
         expected = (
             "credentials that may list, get, put and delete there; without s3:ListBucket a missing object is refused"

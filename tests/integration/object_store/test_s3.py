@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 
 import pytest
 
@@ -153,6 +154,7 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix:
     for status, code, words in (
         (403, "AccessDenied", "credentials that may list, get, put and delete"),
         (400, "AuthorizationHeaderMalformed", r"set object_store\.region"),
+        (400, "ExpiredToken", "a session token that is still valid; get new credentials"),
         (501, "NotImplemented", "speaks S3 with conditional writes; move the lake"),
     ):
         server.rule = first(9, refused(status, code), "PUT")
@@ -160,6 +162,39 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix:
             objects.put_if_absent(KEY, b"content")
     with pytest.raises(ObjectMissing):
         objects.get(KEY)
+
+
+def test_a_busy_key_service_is_waited_for(objects: S3ObjectStore, server: FaultyServer) -> None:
+    server.rule = first(2, refused(400, "KMS.ThrottlingException"), "PUT")
+    objects.put_if_absent(KEY, b"content")
+    assert len(server.faults) == 2
+
+
+class EmptyPage(BaseHTTPRequestHandler):
+    """Lists nothing on its first page, which says that another one follows."""
+
+    def do_GET(self) -> None:
+        more, found = "<NextContinuationToken>next</NextContinuationToken>", ""
+        if "continuation-token=next" in self.path:
+            more, found = "", '<Contents><Key>a/1</Key><Size>1</Size><ETag>"x"</ETag></Contents>'
+        truncated = f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>"
+        content = f"<ListBucketResult>{truncated}{more}{found}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def test_an_empty_page_is_not_the_end_of_a_list() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), EmptyPage)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        objects = S3ObjectStore(S3Location(bucket="b", endpoint=endpoint, region=REGION, path_style=True))
+        assert [found.key for found in objects.list_prefix("a")] == ["a/1"]
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_file_that_may_not_be_read_is_no_outage_and_one_of_any_name_is_read(
