@@ -29,6 +29,7 @@ _HEAD_BYTES = 64 << 10
 _BATCH_ROWS = 32_768
 _LINES_BYTES = 2 << 20
 _HELD_BYTES = 20 << 20
+_LINE_ENDS = b"\r\n"
 _KNOWN_TYPES = {
     pa.null(): pa.string(),
     pa.float16(): pa.float32(),
@@ -138,9 +139,8 @@ def _csv_batches(open_file: Open, layout: FileLayout) -> Iterator[pa.RecordBatch
         invalid.append(row)
         return "skip"
 
-    with open_file() as file:
-        if not file.read(1):
-            return
+    if not _has_rows(open_file, layout):
+        return
     names = layout.columns
     if layout.csv.header:
         names = _header(open_file, layout)
@@ -154,6 +154,18 @@ def _csv_batches(open_file: Open, layout: FileLayout) -> Iterator[pa.RecordBatch
     if invalid:
         nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in names], names)
         yield _with_unread(_texts(nothing, names), invalid, number)
+
+
+def _has_rows(open_file: Open, layout: FileLayout) -> bool:
+    """Returns whether a CSV file has more than line ends, and a header that has a line end."""
+    begun = False
+    with open_file() as file:
+        while octets := file.read(_HEAD_BYTES):
+            octets = octets if begun else octets.lstrip(_LINE_ENDS)
+            begun = begun or bool(octets)
+            if begun and (not layout.csv.header or any(end in octets for end in _LINE_ENDS)):
+                return True
+    return False
 
 
 def _header(open_file: Open, layout: FileLayout) -> tuple[str, ...]:

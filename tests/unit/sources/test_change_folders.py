@@ -92,3 +92,12 @@ def test_what_lies_in_a_hidden_folder_below_the_tables_is_no_data(tmp_path: Path
         folder.write(f"_raw/orders/{hidden}/1.csv", "unfinished")
     folder.write("_raw/orders/_day=1/1.csv", csv_text(ROWS))
     assert ids(folder) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\r\n\r\n", HEADER, f"\n{HEADER}", f"{HEADER}\n", f"{HEADER}\r\n\r\n"])
+@pytest.mark.parametrize("header", [True, False])
+def test_a_csv_file_without_rows_is_whole(tmp_path: Path, content: str, *, header: bool) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "csv": {"header": header}})
+    folder.write(FIRST, content if header else content.replace(HEADER, ""))
+    folder.write("public/orders/2.csv", csv_text(ROWS) if header else "I,7,Ada,9.50")
+    assert ids(folder) == ([1, 2, 3, 4] if header else [7])
