@@ -1,11 +1,12 @@
 """Debezium's fields and JSON values -> the columns and Arrow values that the source itself would deliver."""
 
+import json
 import re
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from hashlib import md5
-from typing import TypeVar
+from typing import Never, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +35,8 @@ _ELEMENT_PLACEHOLDERS = (
 _MAP_PLACEHOLDER = {PLACEHOLDER: PLACEHOLDER}
 
 Text = TypeVar("Text")
+_JSON_TYPES = frozenset({"json", "jsonb"})
+_NO_JSON = re.compile("NaN|Infinity")
 _SMALL = re.compile(r"-?[0-9]{1,4}")
 
 _BY_NAME = {
@@ -105,9 +108,9 @@ def parse_one_by_one(values: Sequence[object], type_name: str, field: Field | No
     declared = declared_type(type_name)
     column_type = resolve(declared)
     if column_type.element is None:
-        return _parse_scalars(values, column_type, renderer(declared, field))
+        return _parse_scalars(values, column_type, _renderer(declared, field))
     items = None if field is None else field.get("items")
-    render = renderer(column_type.element.name, items)
+    render = _renderer(column_type.element.name, items)
     texts, unfit = _rendered(values, lambda value: _element_texts(value, render))
     lists = pa.array(texts, pa.list_(pa.string()))
     parsed, unfit_rows = parse_lists(lists, column_type.element, _parse_elements)
@@ -125,6 +128,25 @@ def is_placeholder(value: object, field: Field | None) -> bool:
         case dict():
             return value == _MAP_PLACEHOLDER
     return False
+
+
+def _renderer(type_name: str, field: Field | None) -> Render:
+    """Returns the function for a type. JSON lacks NaN and infinity, which other formats of files have."""
+    render = renderer(type_name, field)
+    if type_name not in _JSON_TYPES:
+        return render
+
+    def of_json(value: object) -> str:
+        text = render(value)
+        if _NO_JSON.search(text) and not isinstance(value, str):
+            json.loads(text, parse_constant=_unfit)
+        return text
+
+    return of_json
+
+
+def _unfit(_constant: str) -> Never:
+    raise Unfit
 
 
 def _type_of(field: Field) -> str:

@@ -278,3 +278,12 @@ def test_no_values_and_only_nulls_are_columns_too() -> None:
         assert parse_debezium([], type_name, None).values.to_pylist() == []
         assert parse_debezium([None], type_name, None).values.to_pylist() == [None]
     assert parse_debezium([None], "date[]", None).values.type == pa.list_(pa.date32())
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonb"])
+def test_a_value_that_json_does_not_have_is_unfit(kind: str) -> None:
+    values = [{"a": math.nan}, [math.inf], {"a": "NaN"}, "NaN", {"NaN": Decimal("1.0")}, -math.inf]
+    parsed = parse_debezium(values, kind, None)
+    assert parsed.unfit is not None
+    assert parsed.unfit.to_pylist() == [True, True, False, False, False, True]
+    assert parsed.values.to_pylist()[2:5] == ['{"a":"NaN"}', "NaN", '{"NaN":1.0}']
