@@ -24,6 +24,7 @@ from cdc_pipeline.types import of_one_kind
 UNREAD, WHY = "_cdc_unread", "_cdc_why"
 """Keys of the record that stands for a row of a CSV file that has too few or too many fields: its text, and why."""
 _FEWEST_ROWS = 16
+_NOT_HELD = (OverflowError, ValueError, KeyError)
 _AS_JSON = frozenset({str, int, bool, type(None)})
 """Types whose values are the same before and after JSON."""
 
@@ -184,12 +185,41 @@ def json_line(record: object) -> bytes:
 
 
 def plain_values(column: pa.Array) -> Sequence[object]:
-    """Returns the values of a column as a line of JSON is made of them. Times and decimals become texts."""
+    """Returns the values of a column as a line of JSON is made of them. Times and decimals become texts.
+
+    So does a nested value that Python cannot hold, such as a date after the year 9999.
+    """
     kind = column.type
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
-        column = column.cast(pa.string())
-    values: list[object] = column.to_pylist()
+        column = _as_texts(column)
+    try:
+        values: list[object] = column.to_pylist()
+    except _NOT_HELD:
+        values = [_held(value) for value in column]
     return values
+
+
+def _as_texts(column: pa.Array) -> pa.Array:
+    """Returns times and decimals as texts; times of a zone that nobody knows in UTC."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return column.cast(pa.timestamp(column.type.unit, "UTC")).cast(pa.string())
+
+
+def _held(value: pa.Scalar) -> object:
+    """Returns a value in Python's types: what is nested part by part, and as text what Python cannot hold."""
+    try:
+        return value.as_py()
+    except _NOT_HELD:
+        pass
+    if isinstance(value, pa.StructScalar):
+        return {field.name: _held(value[number]) for number, field in enumerate(value.type)}
+    if isinstance(value, pa.MapScalar):
+        return [(_held(entry[0]), _held(entry[1])) for entry in value.values]
+    if isinstance(value, pa.ListScalar):
+        return [_held(part) for part in value.values]
+    return str(_as_texts(pa.array([value], value.type))[0])
 
 
 def as_json(values: Sequence[object]) -> list[object]:

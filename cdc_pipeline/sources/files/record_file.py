@@ -29,7 +29,17 @@ _DIGEST_BYTES = 16
 _COPIED_BYTES = 1 << 20
 _MOST_ROWS = 32_768
 _GZIP = ".gz"
-_DAMAGES = (pa.ArrowException, OSError, EOFError, ValueError, KeyError, IndexError, TypeError, zlib.error, struct.error)
+_DAMAGES = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    zlib.error,
+    struct.error,
+)
 
 
 class RecordFile:

@@ -1,6 +1,7 @@
 """Parquet's types at every place of a change file: each row is applied or quarantined, and the reader never ends."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,9 @@ from tests.support.change_files import ChangeFolder
 
 ROWS = 20
 COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)", "at": "timestamptz", "list": "int[]"}
+FAR_DAY = 8_000_000
+"""After the year 9999, the last one that Python knows."""
+OF_DAYS = pa.struct([("a", pa.list_(pa.struct([("b", pa.date32())]))), ("c", pa.int64())])
 ODD = (
     pa.nulls(ROWS),
     pa.array([2**64 - 1 - n for n in range(ROWS)], pa.uint64()),
@@ -35,6 +39,11 @@ ODD = (
     pa.array([[1, 2]] * ROWS, pa.list_(pa.int64(), 2)),
     pa.array([{"a": 1}] * ROWS),
     pa.array([[("a", 1)]] * ROWS, pa.map_(pa.string(), pa.int64())),
+    pa.array([1] * ROWS, pa.timestamp("us", "Mars/Phobos")),
+    pa.array([[FAR_DAY]] * ROWS, pa.list_(pa.date32())),
+    pa.array([{"a": [{"b": FAR_DAY}], "c": None}] * ROWS, OF_DAYS),
+    pa.array([[(FAR_DAY, FAR_DAY)]] * ROWS, pa.map_(pa.date32(), pa.date32())),
+    pa.array([[1]] * ROWS, pa.list_(pa.timestamp("us", "Mars/Phobos"))),
 )
 PLACES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "the operation": (("Op",), {}),
@@ -42,6 +51,7 @@ PLACES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "the id before": (("BI_id",), {}),
     "both ids": (("id", "BI_id"), {}),
     "a value": (("name", "amount", "at", "list"), {}),
+    "a column that is not listed": (("more",), {}),
     "the time": (("ts",), {"time_column": "ts"}),
     "the order": (("seq",), {"order_by": ["seq"]}),
 }
@@ -88,3 +98,14 @@ def test_a_text_that_its_writer_did_not_mark_is_a_text_and_other_bytes_are_quara
     read = folder_with(tmp_path, {"id": pa.array([1, 2, 3]), **texts}).read()
     assert [(row["id"], row["name"]) for _, row in read.changes] == [(1, "a"), (3, None)]
     assert [each.reason for each in read.unfit] == ["orders/1.parquet line 2: has bytes in name that are not UTF-8"]
+
+
+def test_a_nested_day_that_python_cannot_hold_is_its_text(tmp_path: Path) -> None:
+    table = {"name": "shop.public.orders", "id": ["id"], "columns": {"id": "bigint", "name": "jsonb"}}
+    columns = {"Op": pa.array(["I"] * 2), "id": pa.array([1, 2])}
+    columns["name"] = pa.array([{"a": [{"b": FAR_DAY}], "c": 1}, {"a": [{"b": 0}], "c": 2}], OF_DAYS)
+    read = replace(folder_with(tmp_path, columns), tables=(table,)).read()
+    assert [row["name"] for _, row in read.changes] == [
+        '{"a":[{"b":"23873-04-04"}],"c":1}',
+        '{"a":[{"b":"1970-01-01"}],"c":2}',
+    ]
