@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from cdc_pipeline.errors import SettingsError, SourceError
-from cdc_pipeline.object_store import ObjectInfo, ObjectStore
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
-from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_data
+from cdc_pipeline.sources.files.complete_files import CompleteFiles
+from cdc_pipeline.sources.files.file_names import folder_of, is_no_data
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, RawLine
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
 from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, refused, unreadable_name
@@ -32,7 +33,6 @@ class _Folder:
     """A folder of files and what is known of its names.
 
     `known`: the last names that were begun or wait, in their order. `after`: names up to here are not listed again.
-    `settling`: for each file that has to settle, its last change, and when that was found.
     """
 
     path: str
@@ -40,7 +40,6 @@ class _Folder:
     known: list[str] = field(default_factory=list)
     after: str = ""
     waiting: deque[str] = field(default_factory=deque)
-    settling: dict[str, tuple[str, float]] = field(default_factory=dict)
     stopped: SourceError | None = None
 
     def stop(self, why: SourceError) -> None:
@@ -77,6 +76,7 @@ class ListedFiles:
     ) -> None:
         self._objects = objects
         self._settings = settings
+        self._complete = CompleteFiles(objects, settings)
         self._by_path = {path: _Folder(path=path, layout=layout) for path, layout in layouts.items()}
         self._folders = deque(self._by_path.values())
         self._begun = dict(begun)
@@ -251,7 +251,7 @@ class ListedFiles:
             if found.key in known or is_no_data(found.key, self._settings, folder.path):
                 continue
             self._check_name(found.key, newest)
-            if self._is_complete(folder, found):
+            if self._complete.has(found):
                 folder.waiting.append(found.key)
                 insort(folder.known, found.key)
             elif self._settings.ordered:
@@ -274,21 +274,6 @@ class ListedFiles:
                 expected="names that rise: files are read in the order of their names",
                 remedy="give it a later name, or set order_by: then files may come in any order",
             )
-
-    def _is_complete(self, folder: _Folder, found: ObjectInfo) -> bool:
-        """Returns whether the file may be read, by the rule that `complete` chooses."""
-        if not is_marked(self._objects, found.key, self._settings):
-            return False
-        if self._settings.complete == "settled":
-            now = time.monotonic()
-            before, since = folder.settling.get(found.key, ("", now))
-            if before != found.written:
-                folder.settling[found.key] = (found.written, now)
-                return False
-            if now - since < self._settings.settled_after.total_seconds():
-                return False
-            del folder.settling[found.key]
-        return True
 
     def _folder_of(self, name: str) -> _Folder | None:
         """Returns the folder of a file, None if pipeline.yml lists its table no more."""

@@ -5,11 +5,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.files.complete_files import CompleteFiles
 from tests.support.change_files import ORDERS, ChangeFolder, csv_text
 
 DMS = {"format": "dms"}
@@ -101,3 +106,16 @@ def test_a_csv_file_without_rows_is_whole(tmp_path: Path, content: str, *, heade
     folder.write(FIRST, content if header else content.replace(HEADER, ""))
     folder.write("public/orders/2.csv", csv_text(ROWS) if header else "I,7,Ada,9.50")
     assert ids(folder) == ([1, 2, 3, 4] if header else [7])
+
+
+def test_a_file_whose_marker_never_comes_is_logged_once(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "complete": "marked"})
+    folder.write(FIRST, csv_text(ROWS))
+    objects, settings = LocalObjectStore(tmp_path / "files"), folder.settings.source
+    assert isinstance(settings, ChangeFilesSource)
+    complete, found = CompleteFiles(objects, settings, patience=timedelta(0)), objects.head(FIRST)
+    with capture_logs() as logs:
+        assert [complete.has(found) for _ in range(3)] == [False] * 3
+    assert [(log["event"], log["expected"]) for log in logs] == [("a file waits for its marker", f"{FIRST}.done")]
+    folder.write(f"{FIRST}.done", "")
+    assert complete.has(found)

@@ -1,0 +1,63 @@
+"""Decides which change files are complete, by the rule that `complete` of the source chooses."""
+
+import math
+import time
+from datetime import timedelta
+
+import structlog
+
+from cdc_pipeline.object_store import ObjectInfo, ObjectStore
+from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.files.file_names import is_marked
+
+log = structlog.get_logger()
+
+_PATIENCE = timedelta(minutes=5)
+
+
+class CompleteFiles:
+    """Remembers the files that are not complete yet. `patience`: a file that waits longer for its marker is logged."""
+
+    def __init__(self, objects: ObjectStore, settings: ChangeFilesSource, patience: timedelta = _PATIENCE) -> None:
+        self._objects = objects
+        self._settings = settings
+        self._patience = patience
+        self._changes: dict[str, tuple[str, float]] = {}
+        """For each file that has to settle, its last change, and when that was found."""
+        self._unmarked: dict[str, float] = {}
+        """For each file without its marker, since when it waits; never again for one that was logged."""
+
+    def has(self, found: ObjectInfo) -> bool:
+        """Returns whether the file may be read."""
+        match self._settings.complete:
+            case "marked":
+                return self._is_marked(found.key)
+            case "settled":
+                return self._is_settled(found)
+        return True
+
+    def _is_marked(self, key: str) -> bool:
+        if is_marked(self._objects, key, self._settings):
+            self._unmarked.pop(key, None)
+            return True
+        now = time.monotonic()
+        if now - self._unmarked.setdefault(key, now) >= self._patience.total_seconds():
+            self._unmarked[key] = math.inf
+            log.warning(
+                "a file waits for its marker",
+                file=key,
+                expected=key + self._settings.marker,
+                remedy="write it, or move the file away: where names are the order, later files wait for it, too",
+            )
+        return False
+
+    def _is_settled(self, found: ObjectInfo) -> bool:
+        now = time.monotonic()
+        before, since = self._changes.get(found.key, ("", now))
+        if before != found.written:
+            self._changes[found.key] = (found.written, now)
+            return False
+        if now - since < self._settings.settled_after.total_seconds():
+            return False
+        del self._changes[found.key]
+        return True
