@@ -45,8 +45,9 @@ _TYPES = {
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _FRACTIONS = frozenset({"datetime", "timestamp", "time"})
 _BINARY = "binary"
-_HIDDEN = re.compile(r"[0-9a-f]{32}|!hidden!.*")
-"""Names of columns in which MySQL keeps the values of an index on an expression. The catalogue does not have them."""
+_HIDDEN = re.compile(r"[0-9a-f]{32}|!hidden!.*|DB_ROW_HASH_\d+")
+"""Names of columns that the catalogue does not have: in which MySQL keeps the values of an index on an expression, and
+MariaDB the hashes of a unique key of long texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
