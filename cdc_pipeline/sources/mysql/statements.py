@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from cdc_pipeline.sources.mysql.altered_tables import alteration_of
 from cdc_pipeline.sources.mysql.tokens import TableInText, Words, tokens
@@ -20,6 +21,8 @@ _ROLLBACK_TO = re.compile(r"\s*ROLLBACK\s+(?:WORK\s+)?TO\b", _FLAGS)
 _UNKNOWN_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """Stands in a statement for bytes that cannot be decoded."""
 _TABLE_WORDS = ("TABLE", "TABLES")
+_TABLES = tuple((before, "TABLES") for before in ("DROP", "RENAME", "TEMPORARY"))
+"""Elsewhere the word may be a name, unlike TABLE."""
 _FEW = 4
 """Among so many words at its beginning, a statement that changes tables has the word TABLE."""
 _INTO = ("INSERT", "REPLACE", "LOAD")
@@ -116,7 +119,8 @@ class _Statement:
         if words.take("SET", "STATEMENT"):
             words.skip_to(("FOR",))
         first = words.peek().word
-        names_table = any(words.peek(number).word in _TABLE_WORDS for number in range(_FEW))
+        few = [words.peek(number).word for number in range(_FEW)]
+        names_table = "TABLE" in few or any(pair in _TABLES for pair in pairwise(few))
         if first in ("ANALYZE", "WITH") and not names_table:
             first = words.skip_to((*_ROWS, "SELECT"))
         else:
