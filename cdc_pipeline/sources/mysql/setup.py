@@ -181,7 +181,8 @@ class _ListedTables:
             numbers = {column.name: column.number for column in known.schema.columns}
         if found.name in self.begun_again:
             numbers = {name: number for name, number in numbers.items() if number is not None}
-        return replace(found.shape, generation=self.server.end).numbered(numbers, highest)
+        end = self.server.end
+        return replace(found.shape, generation=end, looked_at=end).numbered(numbers, highest)
 
     def known(self, settings: TableSettings, known: KnownTable, new: PlannedMysqlTable) -> PlannedMysqlTable:
         """Checks a registered table. Raises TableStale if it cannot be read further."""
@@ -242,7 +243,7 @@ def _adopted(settings: TableSettings, known: KnownTable, now: TableShape) -> Tab
     if known.schema is None:
         return now
     known.check_columns(now.schema(known.key).without(settings.exclude_columns))
-    return replace(now, generation=known.schema.generation)
+    return replace(now, generation=known.schema.generation, looked_at=known.schema.generation)
 
 
 def execute_plan(connection: "Connection[Any]", statements: Sequence[str]) -> None:

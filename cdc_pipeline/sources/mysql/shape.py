@@ -47,12 +47,14 @@ class TableShape:
     """One table as the catalogue had it at one time.
 
     `generation`: the end of the log when the shape was read; 0 for the first shape of a table. Every event that commits
-    after it has this shape or a later one. `left_out`: names of computed columns that are not read, since the log does
+    after it has this shape or a later one. `looked_at`: the same, also for a shape that rows do not tell from the one
+    before, whose generation it has. `left_out`: names of computed columns that are not read, since the log does
     not have their values in updates. `highest`: the highest number that a column of the table ever had.
     """
 
     columns: tuple[MysqlColumn, ...]
     generation: int = 0
+    looked_at: int = 0
     left_out: tuple[str, ...] = ()
     highest: int = 0
 
@@ -104,7 +106,9 @@ class TableShape:
         columns = tuple(MysqlColumn(**column) for column in document["columns"])
         left_out = tuple(document.get("left_out", ()))
         highest = document.get("highest", 0)
-        return cls(columns=columns, generation=document["generation"], left_out=left_out, highest=highest)
+        generation = document["generation"]
+        looked_at = document.get("looked_at", generation)
+        return cls(columns=columns, generation=generation, looked_at=looked_at, left_out=left_out, highest=highest)
 
 
 def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()) -> str | None:

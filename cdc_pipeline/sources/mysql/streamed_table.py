@@ -52,7 +52,7 @@ class BinlogTable:
         self._shows_computed = shows_computed
         self._makes_column_keys = makes_column_keys
         self._layouts: dict[tuple[LogColumn, ...], BinlogLayout] = {}
-        self._newest = shapes[-1].generation
+        self._newest = shapes[-1].looked_at
         was_seen = json.loads(noted or "{}").get(str(name)) == self._newest
         self._changed_at = 0 if was_seen else None
 
@@ -107,17 +107,16 @@ class BinlogTable:
                 f"{self.name} was altered at position {commit_position}",
                 remedy="open the consumer again: what changed is found then",
             )
-        is_later = self._changed_at is not None or commit_position >= self._newest
-        if len(self._shapes) == 1 or is_later:
+        if self._changed_at is not None or commit_position >= self._newest:
             raise self._stale(
                 "was altered in a way that its catalogue no longer shows", "one change between two looks at it"
             )
         self._changed_at = commit_position
 
     def noted(self, position: int) -> int | None:
-        """Returns the generation of the newest shape if the one change that made it was read before the position.
+        """Returns the look that found the newest shape if the one change that made it was read before the position.
 
-        Another change before that generation would have no trace in the catalogue. Behind it, none is taken anyway.
+        Another change before that look would have no trace in the catalogue. Behind it, none is taken anyway.
         """
         is_seen = self._changed_at is not None and self._changed_at < position < self._newest
         return self._newest if is_seen else None
@@ -125,6 +124,8 @@ class BinlogTable:
     def _follow(self) -> None:
         self._shapes.pop(0)
         self._layouts.clear()
+        if len(self._shapes) == 1 and self._changed_at is None:
+            self._changed_at = 0  # before the stream began
 
     def _unknown(self, columns: tuple[LogColumn, ...]) -> TableStale:
         shown = ", ".join(column.name or "?" for column in columns)

@@ -15,6 +15,7 @@ from tests.support.mysql_source import MysqlShop, first_place, opened_stream, re
 from tests.support.pipelines import consume
 
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT 7)"
+PARTS = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,31 @@ def test_mariadbs_ways_to_delete_rows_by_alter_table_stop_that_table(mariadb_sho
         assert states(pipeline, shop, "orders") == [TableState.STALE]
 
 
-PARTS = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)"
+@pytest.mark.parametrize(
+    ("declared", "wider", "widest"),
+    [
+        ("VARCHAR(20)", "VARCHAR(30)", "VARCHAR(300)"),
+        ("VARBINARY(20)", "VARBINARY(30)", "VARBINARY(300)"),
+        ("ENUM('a')", "ENUM('a', 'b')", "ENUM('a', 'b', 'c')"),
+        ("SET('a')", "SET('a', 'b')", "SET('a', 'b', 'c')"),
+        ("VARCHAR(20) NOT NULL", "VARCHAR(20)", "VARCHAR(30) DEFAULT 'x'"),
+    ],
+)
+def test_a_wider_type_is_followed_and_a_change_without_a_trace_behind_it_is_not(
+    shop: MysqlShop, declared: str, wider: str, widest: str
+) -> None:
+    shop.run(f"CREATE TABLE orders (id INT PRIMARY KEY, note {declared}) {PARTS}")
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'a')")
+        for number, type_ in enumerate((wider, widest), 2):
+            shop.run(f"ALTER TABLE orders MODIFY note {type_}", f"INSERT INTO orders VALUES ({number}, 'a')")
+            consume(pipeline)
+            assert states(pipeline, shop, "orders") == [TableState.REGISTERED]
+        assert [event["id"] for event in events_of(pipeline, shop.name("orders"))] == [1, 2, 3]
+        shop.run("ALTER TABLE orders DROP PARTITION p0")
+        consume(pipeline)
+        assert states(pipeline, shop, "orders") == [TableState.STALE]
 
 
 def read_batch(pipeline: Pipeline) -> Mapping[int, PartitionProgress]:
