@@ -174,9 +174,12 @@ def _end_snapshots(connection: Connection, table_id: int, in_log: Sequence[str],
 
 def _published(connection: Connection, table_id: int, found: KnownSnapshot) -> Snapshot:
     """Registers the snapshot as published; one that the store has keeps its lake version and the time of its end."""
-    version = found.lake_version or 0
-    at = behind_published(table_id, found.finished_at, below_version=version)
-    values = asdict(found) | {"table_id": table_id, "state": SnapshotState.PUBLISHED, "finished_at": at}
+    stored_at = select(_SNAPSHOT.c.finished_at).where(_SNAPSHOT.c.snapshot_id == found.snapshot_id).scalar_subquery()
+    known_at = func.coalesce(stored_at, found.finished_at)
+    finished_at = connection.scalar(
+        select(behind_published(table_id, known_at, below_version=found.lake_version or 0))
+    )
+    values = asdict(found) | {"table_id": table_id, "state": SnapshotState.PUBLISHED, "finished_at": finished_at}
     new = insert(_SNAPSHOT).values(values)
     known = {
         "state": SnapshotState.PUBLISHED,
@@ -186,9 +189,7 @@ def _published(connection: Connection, table_id: int, found: KnownSnapshot) -> S
         "rows": found.rows,
         "files": found.files,
         "bytes": found.bytes,
-        "finished_at": behind_published(
-            table_id, func.coalesce(_SNAPSHOT.c.finished_at, found.finished_at), below_version=version
-        ),
+        "finished_at": finished_at,
     }
     stored = new.on_conflict_do_update(index_elements=["snapshot_id"], set_=known).returning(_SNAPSHOT)
     return as_record(Snapshot, connection.execute(stored).one())
