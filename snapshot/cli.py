@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from snapshot.exports import Export
 
 _POLL_SECONDS = 1.0
+_WANTED_SECONDS = 30.0
+"""How often `cdc apply` looks for tables that want a snapshot: a source that is away takes some seconds to say so."""
 From = Annotated[
     str | None,
     typer.Option(
@@ -54,9 +56,11 @@ def apply(
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="apply" if until_idle else None) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
-        runs, by_hand = snapshot_runs(pipeline), bool(tables)
+        runs, by_hand, looked_at = snapshot_runs(pipeline), bool(tables), float("-inf")
         while True:
-            runs.take_wanted(names, slots=pipeline.settings.snapshot.concurrency)
+            if time.monotonic() - looked_at >= _WANTED_SECONDS:
+                runs.take_wanted(names, slots=pipeline.settings.snapshot.concurrency)
+                looked_at = time.monotonic()
             results = pipeline.slice_runs().apply(names, by_hand=by_hand)
             by_hand = False
             if until_idle:

@@ -64,7 +64,8 @@ class SnapshotRuns:
         """Takes snapshots of the tables that need one now; returns an empty tuple if no table does.
 
         Leaves out those of which one is being taken, and those whose last ones failed, until their pause is over.
-        Readers see the old rows until the commit that shows the new ones.
+        Readers see the old rows until the commit that shows the new ones. An error is only logged, such as of a source
+        that is away: slices of the other tables can be applied meanwhile.
         """
         wanted = self.wanted(tables)
         if wanted:
@@ -72,10 +73,14 @@ class SnapshotRuns:
             wanted = tuple(name for name in wanted if self.store.tables.table(name).table_id in due)
         if not wanted:
             return ()
-        refused = self.set_up(wanted)
-        ready = tuple(name for name in wanted if name not in refused)
-        log.info("snapshots begin by themselves", tables=", ".join(map(str, ready)))
-        return self.take(ready, slots=slots) if ready else ()
+        try:
+            refused = self.set_up(wanted)
+            ready = tuple(name for name in wanted if name not in refused)
+            log.info("snapshots begin by themselves", tables=", ".join(map(str, ready)))
+            return self.take(ready, slots=slots) if ready else ()
+        except CdcError as error:
+            log.warning("wanted snapshots not taken", tables=", ".join(map(str, wanted)), found=str(error))
+            return ()
 
     def begin(self, chosen: Sequence[str] | None, slots: int) -> list[dict[str, Any]]:
         """Makes the source ready; returns one SlotOrder per worker slot.

@@ -1,12 +1,15 @@
 """Snapshots that begin without a command: beside `cdc apply`, whose other tables go on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.errors import CdcError, SourceAway
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.record import TableName
 from snapshot.wiring import snapshot_runs
 from tests.crash.world import World, new_world
 from tests.support.pipelines import set_up_and_consume
@@ -37,3 +40,11 @@ def test_one_that_failed_a_moment_ago_is_left_until_its_pause_is_over(world: Wor
         run_sql(world.store_url, "UPDATE cdc.snapshot SET finished_at = finished_at - interval '61 seconds'")
         (taken,) = runs.take_wanted(world.tables, slots=1)
         assert taken.state is SnapshotState.PUBLISHED
+
+
+def test_a_source_that_is_away_keeps_nobody_from_applying_slices(world: World) -> None:
+    def away(_: Sequence[TableName]) -> Mapping[TableName, CdcError]:
+        raise SourceAway("the source did not answer", remedy="start it")
+
+    with world.process() as pipeline:
+        assert replace(snapshot_runs(pipeline), set_up=away).take_wanted(world.tables, slots=1) == ()
