@@ -39,10 +39,14 @@ class StaleMarks:
     def note_unlisted(self) -> None:
         """Marks registered tables that pipeline.yml no longer lists as stale, since they are not read any more.
 
-        A table that is listed again needs a new snapshot.
+        A table that is listed again needs a new snapshot. One that was stale already wants none any more.
         """
         for row in self.registered.stored_tables():
-            if row.name not in self.registered.listed and row.published_as is not None:
+            if row.name in self.registered.listed:
+                continue
+            if row.snapshot_wanted:
+                self.store.stale_tables.want_snapshot(row.table_id, wanted=False)
+            if row.published_as is not None:
                 error = TableStale(
                     f"{row.name} was taken out of pipeline.yml, and its changes are not read since",
                     table=row.name,
