@@ -46,7 +46,7 @@ LEFT JOIN cdc.failing_table AS failing ON failing.table_id = position.table_id
 LEFT JOIN LATERAL (
     SELECT claim.state, claim.started_at, claim.rows_read, claim.seconds, claim.error
     FROM cdc.claim
-    WHERE claim.table_id = position.table_id
+    WHERE claim.table_id = position.table_id AND claim.state <> 'rewound'
     ORDER BY claim.first_number DESC, claim.started_at DESC
     LIMIT 1
 ) AS last_claim ON true

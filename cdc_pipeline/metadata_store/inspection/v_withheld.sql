@@ -19,9 +19,9 @@ SELECT source.table_id,
        (SELECT coalesce(sum(claim.rows_incomplete), 0)::bigint
         FROM cdc.claim
         WHERE claim.table_id = source.table_id AND claim.rows_incomplete > 0 AND claim.state = 'applied'
-          AND claim.first_number > coalesce(
-              (SELECT max(snapshot.fence_number) FROM cdc.snapshot
-               WHERE snapshot.table_id = source.table_id AND snapshot.state = 'published'), 0)) AS rows_incomplete,
+          AND claim.first_number > coalesce(published.fence_number, 0)
+          -- a snapshot of exported files may be older than slices that were applied before it
+          AND coalesce(claim.lake_version > published.lake_version, true)) AS rows_incomplete,
        least(
            (SELECT min(CASE WHEN event.snapshot_id IS NULL
                             THEN split_part(event.place, '-', 1) ELSE '' END COLLATE "C")
@@ -36,4 +36,11 @@ SELECT source.table_id,
                 ON event.table_id = slice.table_id AND event.slice_number = slice.number AND event.state = 'replayed'
             WHERE slice.table_id = source.table_id AND slice.late AND slice.state = 'registered')
        ) AS since_position
-FROM cdc.source_table AS source;
+FROM cdc.source_table AS source
+LEFT JOIN LATERAL (
+    SELECT snapshot.fence_number, snapshot.lake_version
+    FROM cdc.snapshot
+    WHERE snapshot.table_id = source.table_id AND snapshot.state = 'published'
+    ORDER BY snapshot.finished_at DESC
+    LIMIT 1
+) AS published ON true;

@@ -51,7 +51,7 @@ OLD_ROWS = {
           AND NOT (claim.state = 'applied' AND claim.rows_incomplete > 0)
           AND NOT EXISTS (SELECT FROM cdc.slice WHERE slice.claim_id = claim.claim_id AND ({_STAYS}))
           AND EXISTS (SELECT FROM cdc.claim AS later
-                      WHERE later.table_id = claim.table_id
+                      WHERE later.table_id = claim.table_id AND later.state <> 'rewound'
                         AND (later.first_number, later.started_at) > (claim.first_number, claim.started_at))
         """,
     # A rebuild reads quarantined events again from the remaining cut files, and rows of the published snapshot from

@@ -176,9 +176,7 @@ def _published(connection: Connection, table_id: int, found: KnownSnapshot) -> S
     """Registers the snapshot as published; one that the store has keeps its lake version and the time of its end."""
     stored_at = select(_SNAPSHOT.c.finished_at).where(_SNAPSHOT.c.snapshot_id == found.snapshot_id).scalar_subquery()
     known_at = func.coalesce(stored_at, found.finished_at)
-    finished_at = connection.scalar(
-        select(behind_published(table_id, known_at, below_version=found.lake_version or 0))
-    )
+    finished_at = connection.scalar(select(behind_published(table_id, known_at, below_version=found.lake_version or 0)))
     values = asdict(found) | {"table_id": table_id, "state": SnapshotState.PUBLISHED, "finished_at": finished_at}
     new = insert(_SNAPSHOT).values(values)
     known = {

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -185,3 +186,33 @@ def walk(shop: Shop) -> list[tuple[RegisteredSlice, ...]]:
         claims.append(rows)
         after = rows[-1].number
     return claims
+
+
+def test_the_last_claim_is_none_that_was_rewound(shop: Shop) -> None:
+    shop.register_orders(4)
+    lease = shop.acquire()
+    shop.publish(lease, 0)
+    for after in (0, 2, 4):
+        shop.apply(lease, after=after, lake_version=after + 2, most_slices=2)
+    shop.store.rewinds.reopen(lease, after=2)
+    shop.store.leases.release(lease)
+    lease = shop.acquire()
+    shop.store.claims.mark_failed(lease, shop.claim(lease, after=2, most_slices=2), "the slice file of 3 is damaged")
+    assert of_orders(shop, "lag")["last_claim_error"] == "the slice file of 3 is damaged"
+
+
+def test_incomplete_rows_of_claims_before_a_snapshot_count_no_more(shop: Shop) -> None:
+    """Also if the snapshot is of an earlier position than the claims, as one of exported files may be."""
+    shop.register_orders(4)
+    lease = shop.acquire()
+    shop.publish(lease, 1, snapshot_id="first", lake_version=1)
+    left = ClaimCounts(read=10, incomplete=7)
+    mark_applied(shop.store, lease, shop.claim(lease, after=2, most_slices=2), left, lake_version=2)
+    assert of_orders(shop, "withheld")["rows_incomplete"] == 7
+    shop.publish(lease, 0, snapshot_id="second", lake_version=9)
+    assert of_orders(shop, "withheld")["rows_incomplete"] == 0
+
+
+def of_orders(shop: Shop, query: str) -> dict[str, Any]:
+    (row,) = shop.store.inspection.run(query, {"table": str(shop.orders.name)})
+    return dict(row)
