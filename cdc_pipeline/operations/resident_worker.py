@@ -29,6 +29,8 @@ REQUEST = "request"
 MOST_LINES = 200
 GRACE = timedelta(seconds=3)
 """How long runs may go on after SIGTERM before their requests are handed back."""
+GRACE_OF_A_CHANGE = timedelta(seconds=30)
+"""How long runs may go on after the settings have changed. Meanwhile no other table of the worker gets a run."""
 LONGEST_RUN = timedelta(hours=2)
 """While a run takes longer, the worker has no heartbeat for its supervisor, which then ends it: no thread can be."""
 _POLL = timedelta(milliseconds=200)
@@ -84,12 +86,14 @@ class ResidentWorker:
     is_current: Callable[[], bool] = lambda: True
     settings_poll: timedelta = timedelta(seconds=10)
     grace: timedelta = GRACE
+    grace_of_a_change: timedelta = GRACE_OF_A_CHANGE
 
     def work(self, stop: Event, beat: Callable[[], None], *, until_idle: bool = False) -> None:
         """Works until `stop` is set, or with `until_idle` until no request waits. Calls `beat` about every second.
 
-        Also returns when the settings have changed, after the end of its runs. When `stop` is set, runs have `grace` to
-        end; then their requests and leases are handed back.
+        Also returns when the settings have changed; runs have `grace_of_a_change` to end. When `stop` is set, they have
+        `grace`. Then the requests and leases of those that go on are handed back: what such a run has not committed
+        yet, it commits no more.
         """
         renew = partial(self.requests.renew, self.owner, duration=self.lease_length)
         sent = time.monotonic()
@@ -117,6 +121,8 @@ class ResidentWorker:
         while not stop.is_set():
             if is_current and time.monotonic() - checked >= self.settings_poll.total_seconds():
                 is_current, checked = self.is_current(), time.monotonic()
+            if not is_current and time.monotonic() - checked >= self.grace_of_a_change.total_seconds():
+                return
             if all(time.monotonic() - run.begun < LONGEST_RUN.total_seconds() for run in runs.values()):
                 beat()
             for ended in [run for run in runs if run.done()]:

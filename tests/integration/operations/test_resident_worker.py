@@ -107,6 +107,27 @@ def test_a_worker_whose_settings_have_changed_ends_its_runs_and_leaves(shop: Sho
     assert outcome(shop, ORDERS).state is RequestState.REQUESTED
 
 
+def test_a_long_run_holds_no_table_back_after_the_settings_have_changed(shop: Shop) -> None:
+    begun, may_end = Event(), Event()
+
+    def run(_: SliceRequest) -> Mapping[str, Any]:
+        begun.set()
+        assert may_end.wait(30)
+        return {}
+
+    resident = replace(
+        worker(shop, run, RunLines(str)),
+        is_current=lambda: not begun.is_set(),
+        settings_poll=timedelta(),
+        grace_of_a_change=timedelta(milliseconds=10),
+    )
+    try:
+        resident.work(Event(), lambda: None)
+        assert outcome(shop, ORDERS).state is RequestState.REQUESTED
+    finally:
+        may_end.set()
+
+
 def test_each_run_keeps_the_lines_that_it_logged_itself(shop: Shop) -> None:
     lines = RunLines(lambda event: str(event["event"]))
     structlog.configure(processors=[merge_contextvars, lines, JSONRenderer()])
