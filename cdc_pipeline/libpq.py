@@ -19,6 +19,7 @@ _BY_STATE = {
     "42P01": "run cdc setup-source: it names what is missing",
     "3F000": "run cdc setup-source: it names what is missing",
     "42P10": "run cdc setup-source: it names what is missing",
+    "55P03": "end the transaction that holds the lock, or wait for it: pg_locks shows it",
     "55006": "stop the other reader, or wait until the server has noticed that it is gone",
     "53300": "raise max_connections on the server, or end other sessions",
     "53400": "raise max_replication_slots and max_wal_senders on the server, and restart it",

@@ -37,6 +37,16 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """
+PARTS = """
+-- each table of `wanted` and its partitions; the functions of the server would take a lock on each of them
+parts (root, relation, kind) AS (
+    SELECT c.oid, c.oid, c.relkind FROM wanted AS w JOIN pg_class AS c ON c.oid = w.oid
+    UNION ALL
+    SELECT parts.root, c.oid, c.relkind
+    FROM parts JOIN pg_inherits AS i ON i.inhparent = parts.relation AND NOT i.inhdetachpending
+    JOIN pg_class AS c ON c.oid = i.inhrelid WHERE parts.kind = 'p'
+)
+"""
 _DECODES_AT_REPLICA = 190_000
 """From this version on, the first logical slot makes a server with `wal_level = replica` write what decoding needs."""
 _VECTORS = frozenset({"int2vector", "oidvector"})

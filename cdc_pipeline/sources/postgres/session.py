@@ -20,7 +20,9 @@ _FORMATS = (
     "-c row_security=off"
 )
 _BROKEN = (psycopg2.OperationalError, psycopg2.InterfaceError)
-_OBJECT_IN_USE = "55006"
+_IN_USE = frozenset({"55006", "55P03"})
+"""SQLSTATE of an object that is in use, and of a lock that was not given in time."""
+_LOCK_TIMEOUT = "SET lock_timeout = '10s'"
 _SETTING = "source.url"
 
 
@@ -44,6 +46,15 @@ def session(url: str) -> Iterator[psycopg2.extensions.connection]:
         yield connection
 
 
+def bound_waits(connection: psycopg2.extensions.connection) -> None:
+    """Lets statements that wait for a lock for 10 seconds fail, so that a locked table stops nothing for longer.
+
+    The catalogue is read without locks on tables, except that the server takes one to show an expression.
+    """
+    with answering(), connection.cursor() as cursor:
+        cursor.execute(_LOCK_TIMEOUT)
+
+
 @contextmanager
 def answering() -> Iterator[None]:
     """Raises errors of the driver inside the block as SourceAway, SourceBusy or SourceError, in one line.
@@ -55,7 +66,7 @@ def answering() -> Iterator[None]:
     except psycopg2.Error as error:
         words = one_line(error)
         remedy = remedy_for(words, error.pgcode, setting=_SETTING)
-        if error.pgcode == _OBJECT_IN_USE:
+        if error.pgcode in _IN_USE:
             raise SourceBusy(f"the source is in use: {words}", remedy=remedy) from error
         if isinstance(error, _BROKEN) or type(error) is psycopg2.DatabaseError:
             raise SourceAway(f"the source does not answer: {words}", remedy=remedy) from error

@@ -21,6 +21,7 @@ from cdc_pipeline.sources.postgres.part_guards import (
     check_writes_go_on,
 )
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
+from cdc_pipeline.sources.postgres.session import bound_waits
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
 from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
@@ -85,6 +86,7 @@ def plan_source(
     `known`: the registered tables. If it is given, a problem of one table does not stop the others; if it is None, that
     problem is raised, too. Treats the tables in `begun_again` as new ones.
     """
+    bound_waits(connection)
     server = read_server(connection)
     check_server(server, source)
     slot = read_slot(connection, source.slot)
@@ -234,7 +236,7 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
 
 
 def _check_published(table: PlannedTable, publication: Publication, published: PublicationTable) -> None:
-    hidden = published.hides(column.name for column in table.shapes[-1].streamed)
+    hidden = published.hides(column.number for column in table.shapes[-1].streamed)
     if publication.is_whole and not published.has_row_filter and not hidden:
         return
     left_out = "columns" if hidden else "rows" if published.has_row_filter else "kinds of changes"

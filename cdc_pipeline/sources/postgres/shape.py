@@ -12,11 +12,11 @@ from typing import Any
 import psycopg2.extensions
 
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.sources.postgres.catalogue import TypeRow, column_type, rows
+from cdc_pipeline.sources.postgres.catalogue import PARTS, TypeRow, column_type, rows
 from cdc_pipeline.sources.postgres.session import answering
 
-_SHAPES = """
-WITH RECURSIVE wanted AS (SELECT unnest(%(tables)s::oid[]) AS oid),
+_SHAPES = f"""
+WITH RECURSIVE wanted AS (SELECT unnest(%(tables)s::oid[]) AS oid), {PARTS},
 -- types that a column's text depends on: base types of domains, elements of arrays and ranges, attributes of
 -- composite types
 used (relation, type) AS (
@@ -42,9 +42,9 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                    CASE WHEN a.atthasmissing THEN array_to_string(a.attmissingval, '')
                         -- a partitioned table has no rows, so what they show is kept with its leaves alone
                         WHEN c.relkind = 'p' THEN (
-                            SELECT max(array_to_string(la.attmissingval, '')) FROM pg_partition_tree(c.oid) AS leaf
-                            JOIN pg_attribute AS la ON la.attrelid = leaf.relid AND la.attname = a.attname
-                            WHERE leaf.isleaf AND la.atthasmissing) END,
+                            SELECT max(array_to_string(la.attmissingval, '')) FROM parts AS leaf
+                            JOIN pg_attribute AS la ON la.attrelid = leaf.relation AND la.attname = a.attname
+                            WHERE leaf.root = c.oid AND leaf.kind <> 'p' AND la.atthasmissing) END,
                    CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                    -- what the expression reads: until version 14 noted with the column, since then with the expression
                    CASE WHEN a.attgenerated <> '' THEN (
@@ -70,18 +70,18 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
             WHERE t.typrelid <> 0 AND t.oid IN (SELECT type FROM used WHERE used.relation = c.oid)
             GROUP BY t.oid) AS part (oid, shown)),
        CASE WHEN c.relkind = 'p' THEN (
-           SELECT jsonb_object_agg(leaf.relid::oid::text, jsonb_build_array(
+           SELECT jsonb_object_agg(leaf.relation::text, jsonb_build_array(
                       file.relfilenode::bigint,
                       -- ATTACH writes the leaf's columns again; CREATE ... PARTITION OF writes all rows by one command
                       (SELECT count(DISTINCT (a.xmin::text, a.cmin::text)) = 1 FROM pg_attribute AS a
-                       WHERE a.attrelid = leaf.relid AND a.attnum IN (-1, 1))
-                          AND (SELECT i.xmin::text FROM pg_inherits AS i WHERE i.inhrelid = leaf.relid)
+                       WHERE a.attrelid = leaf.relation AND a.attnum IN (-1, 1))
+                          AND (SELECT i.xmin::text FROM pg_inherits AS i WHERE i.inhrelid = leaf.relation)
                               = (SELECT a.xmin::text FROM pg_attribute AS a
-                                 WHERE a.attrelid = leaf.relid AND a.attnum = -1),
+                                 WHERE a.attrelid = leaf.relation AND a.attnum = -1),
                       (SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits AS i
-                       WHERE i.inhrelid IN (SELECT relid FROM pg_partition_ancestors(leaf.relid)))))
-           FROM pg_partition_tree(c.oid) AS leaf JOIN pg_class AS file ON file.oid = leaf.relid
-           WHERE leaf.isleaf) END
+                       WHERE i.inhrelid IN (SELECT relid FROM pg_partition_ancestors(leaf.relation)))))
+           FROM parts AS leaf JOIN pg_class AS file ON file.oid = leaf.relation
+           WHERE leaf.root = c.oid AND leaf.kind <> 'p') END
 FROM pg_class AS c JOIN wanted AS w ON w.oid = c.oid
 """
 COMPOSITE = "type "

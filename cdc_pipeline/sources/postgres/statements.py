@@ -169,7 +169,7 @@ def _whole_statements(
         published = publication.of(table)
         if published is None:
             continue
-        if published.has_row_filter or published.hides(found.columns):
+        if published.has_row_filter or published.hides(column.number for column in found.shape.streamed):
             for verb in ("DROP", "ADD"):
                 change = sql.SQL("ALTER PUBLICATION {} {} TABLE {}")
                 yield change.format(name, sql.SQL(verb), _identifier(table)).as_string(connection)

@@ -21,7 +21,13 @@ from cdc_pipeline.sources.postgres.open_tables import OpenTables
 from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.sources.postgres.publication import Publication, read_publication
 from cdc_pipeline.sources.postgres.receiver import SlotReceiver
-from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, answering, connect, connect_for_replication
+from cdc_pipeline.sources.postgres.session import (
+    MESSAGE_PREFIX,
+    answering,
+    bound_waits,
+    connect,
+    connect_for_replication,
+)
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition, read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
@@ -68,6 +74,7 @@ class PostgresStream:
         _check_server(connection, server)
         self._sql_connection = connect(url)
         self._sql_connection.autocommit = True
+        bound_waits(self._sql_connection)
         self._generated = GeneratedColumns(self._sql_connection, on_step)
         self._receiver = SlotReceiver(connection, self._sql_connection, slot=slot, of=publication)
 
@@ -157,11 +164,11 @@ class PostgresStream:
         return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, change: RelationChange) -> None:
-        """Raises TableStale for a partition that hides the id of old rows, and for one that was gone too early.
+        """Raises TableStale for a partition whose old rows lack the id, and for one that was gone too early.
 
-        That is before the catalogue was read: its rows may be lost. The server describes a partition before its first
-        event, which belongs to the partitioned table, and that table right before the partition. A partition of a table
-        that is not read, such as a stale one, concerns no other.
+        That is before the catalogue was read, so that its rows may be lost. The server describes a partition before its
+        first event, which belongs to the partitioned table, and that table right before the partition. A partition of a
+        table that is not read, such as a stale one, concerns no other.
         """
         relation = change.relation
         table = self._tables.get(change.described_after or 0)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import psycopg2.extensions
 
-from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.catalogue import PARTS, rows
 
-_PARTS = """
+_PARTS = f"""
+WITH RECURSIVE wanted AS (SELECT unnest(%(tables)s::oid[]) AS oid), {PARTS}
 SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text, c.relname::text,
        CASE WHEN c.relkind = 'f' THEN 'foreign' WHEN c.relpersistence <> 'p' THEN 'unlogged' ELSE '' END,
        c.relreplident = 'f',
@@ -17,15 +18,13 @@ SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text
                  FROM pg_index AS i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
                  JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                  WHERE i.indrelid = c.oid AND i.indimmediate AND i.indnkeyatts >= k.place
-                   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}'),
+                   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{{}}'),
        NOT %(rights)s OR has_schema_privilege(n.oid, 'USAGE'),
        NOT %(rights)s OR part.is_above OR has_table_privilege(c.oid, 'SELECT'),
        %(rights)s AND NOT part.is_above AND row_security_active(c.oid)
-FROM (SELECT *, is_named AND count(*) OVER (PARTITION BY of) > 1 AS is_above FROM (
-      SELECT oid AS of, oid AS relation, true AS is_named FROM unnest(%(tables)s::oid[]) AS w (oid)
-      UNION ALL
-      SELECT w.oid, leaf.relid, false FROM unnest(%(tables)s::oid[]) AS w (oid)
-      CROSS JOIN LATERAL pg_partition_tree(w.oid) AS leaf WHERE leaf.isleaf AND leaf.relid <> w.oid) AS listed) AS part
+FROM (SELECT root AS of, relation, relation = root AS is_named,
+             relation = root AND count(*) OVER (PARTITION BY root) > 1 AS is_above
+      FROM parts WHERE relation = root OR kind <> 'p') AS part
 JOIN pg_class AS c ON c.oid = part.relation JOIN pg_namespace AS n ON n.oid = c.relnamespace
 ORDER BY 1, NOT part.is_named, 2
 """

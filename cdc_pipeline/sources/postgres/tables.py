@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import psycopg2.extensions
 
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.sources.postgres.catalogue import TypeRow, read_types, rows
+from cdc_pipeline.sources.postgres.catalogue import PARTS, TypeRow, read_types, rows
 from cdc_pipeline.sources.postgres.shape import SourceShape, named, read_shapes
 from cdc_pipeline.sources.postgres.table_parts import TablePart, read_parts
 
@@ -23,13 +23,14 @@ FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = %s AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place
 """
-_COMPUTED_OTHERWISE = """
+_COMPUTED_OTHERWISE = f"""
+WITH RECURSIVE wanted AS (SELECT %s::oid AS oid), {PARTS}
 SELECT DISTINCT a.attname::text COLLATE "C"
 FROM pg_attribute AS a JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-CROSS JOIN LATERAL pg_partition_tree(a.attrelid) AS leaf
-JOIN pg_attribute AS b ON b.attrelid = leaf.relid AND b.attname = a.attname
+JOIN parts AS leaf ON leaf.root = a.attrelid AND leaf.relation <> a.attrelid
+JOIN pg_attribute AS b ON b.attrelid = leaf.relation AND b.attname = a.attname
 JOIN pg_attrdef AS e ON e.adrelid = b.attrelid AND e.adnum = b.attnum
-WHERE a.attrelid = %s AND a.attgenerated <> ''
+WHERE a.attgenerated <> ''
   AND pg_get_expr(e.adbin, e.adrelid) <> pg_get_expr(d.adbin, d.adrelid)
 ORDER BY 1
 """
