@@ -13,12 +13,15 @@ from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, URL_FORM, is_plain, missi
 
 MESSAGE_PREFIX = "cdc_pipeline"
 """Prefix of the pipeline's own logical messages in the source's log."""
-_FORMATS = (
+_OPTIONS = (
     "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c timezone=UTC "
     # A query from which row-level security would hide rows is an error.
-    "-c row_security=off"
+    "-c row_security=off "
+    # A pipeline's sessions may be idle for a slice's length and read for as long as a table takes.
+    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
 )
+_TRANSACTION_TIMEOUT = 170_000
 _BROKEN = (psycopg2.OperationalError, psycopg2.InterfaceError)
 _IN_USE = frozenset({"55006", "55P03"})
 """SQLSTATE of an object that is in use, and of a lock that was not given in time."""
@@ -29,14 +32,26 @@ _SETTING = "source.url"
 def connect(url: str) -> psycopg2.extensions.connection:
     """Opens a connection. Raises SourceAway if no server answers, SettingsError if `url` is not a URL."""
     with answering():
-        return psycopg2.connect(_completed(url), options=_FORMATS)
+        connection = psycopg2.connect(_completed(url))
+        _unbound(connection)
+        connection.commit()
+        return connection
 
 
 def connect_for_replication(url: str) -> psycopg2.extras.LogicalReplicationConnection:
     """Opens a connection in replication mode. Raises the errors of `connect`."""
     factory = psycopg2.extras.LogicalReplicationConnection
     with answering():
-        return psycopg2.connect(_completed(url), options=_FORMATS, connection_factory=factory)
+        connection = psycopg2.connect(_completed(url), connection_factory=factory)
+        _unbound(connection)
+        return connection
+
+
+def _unbound(connection: psycopg2.extensions.connection) -> None:
+    """Switches off the timeout that servers before version 17 do not know; an unknown option ends a connection."""
+    if connection.server_version >= _TRANSACTION_TIMEOUT:
+        with connection.cursor() as cursor:
+            cursor.execute("SET transaction_timeout = 0")
 
 
 @contextmanager
@@ -75,7 +90,9 @@ def answering() -> Iterator[None]:
 
 
 def _completed(url: str) -> str:
-    """Returns the URL with the defaults of `libpq`. Raises SettingsError if it is not a URL of a PostgreSQL server.
+    """Returns the URL with the defaults of `libpq`, and the pipeline's options after those of the URL.
+
+    Raises SettingsError if it is not a URL of a PostgreSQL server.
 
     The error contains no part of the URL: a URL that cannot be parsed may have a password in any part.
     """
@@ -89,4 +106,5 @@ def _completed(url: str) -> str:
             expected=URL_FORM,
             remedy="correct it in pipeline.yml or CDC_SOURCE__URL",
         )
-    return psycopg2.extensions.make_dsn(url, **missing_defaults(given, os.environ))
+    options = " ".join(filter(None, (str(given.get("options", "")), _OPTIONS)))
+    return psycopg2.extensions.make_dsn(url, **missing_defaults(given, os.environ), options=options)
