@@ -130,7 +130,7 @@ class PostgresStream:
                 commit_time=decoded.transactions.commit_time.astype(np.int64),
             ),
             markers=tuple(
-                Marker(text=message.content.decode(), commit_position=message.commit_lsn)
+                Marker(text=message.content.decode(errors="replace"), commit_position=message.commit_lsn)
                 for message in own
                 if message.commit_lsn is not None
             ),
