@@ -46,10 +46,19 @@ def changes_of(
         return _delete(event, layout)
     after = event.after
     if after is None:
-        raise Undecodable("has no after: the row is missing")
+        shown = "its document was deleted by then, or capture.mode leaves it out" if lacks_document(event) else ""
+        raise Undecodable(f"has no after: {shown or 'the row is missing'}")
     if after.keys() == layout.known_names and is_plain(event, after, layout, before_it=before_it, alone=alone):
         return (Change(operation=Operation.UPDATE if event.operation == "u" else Operation.INSERT, values=after),)
     return shown_changes(event, after, layout, before_it=before_it, alone=alone)
+
+
+def lacks_document(event: EnvelopeEvent) -> bool:
+    """Returns whether an update of MongoDB has no document, which its connector looks up when it reads the update.
+
+    Either the document was deleted by then, and its delete follows, or the connector does not look up any.
+    """
+    return event.after is None and event.source.get("connector") == MONGODB
 
 
 def shown_changes(

@@ -11,7 +11,7 @@ import structlog
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change
+from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change, lacks_document
 from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.field_versions import version_in_fields
@@ -164,10 +164,9 @@ class DebeziumDecoder:
         memory = self._remembered(adding.number, layout.name, layout.table)
         self._note_plain(adding.number, layout, memory)
         own = source_position(event)
-        if not self._sequence_by and not (self._alone and layout.schema.key):
-            check_server(event, memory, own, layout.name)
-        if not layout.schema.key and is_repeated(event, memory, in_order=not self._sequence_by):
-            return "row that was sent twice"
+        skipped = self._why_skipped(event, memory, own, layout)
+        if skipped is not None:
+            return skipped
         before_it, memory.event = memory.event, event
         position = max(memory.position, own)
         if layout.schema.key or not (event.is_of_snapshot and is_exact(event)):
@@ -192,6 +191,17 @@ class DebeziumDecoder:
             if not is_early or earlier >= memory.horizon.version:
                 chosen = earlier if is_early else version
                 placed.add(change, event, raw, chosen, adding.commit_positions[adding.place])
+        return None
+
+    def _why_skipped(self, event: EnvelopeEvent, memory: PartitionMemory, own: int, layout: Layout) -> str | None:
+        if not self._sequence_by and not (self._alone and layout.schema.key):
+            check_server(event, memory, own, layout.name)
+        if not layout.schema.key and is_repeated(event, memory, in_order=not self._sequence_by):
+            return "row that was sent twice"
+        if event.operation == "u":
+            if memory.has_updates and lacks_document(event):
+                return "update of a document that was deleted by then"
+            memory.has_updates = memory.has_updates or event.after is not None
         return None
 
     def _note_plain(self, number: int, layout: Layout, memory: PartitionMemory) -> None:

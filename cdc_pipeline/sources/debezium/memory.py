@@ -67,8 +67,8 @@ class PartitionMemory:
     `position`: the highest source position. `event`: the last event. For a keyless table, `position` leaves out rows of
     a Debezium snapshot, since changes that the snapshot did not see may have lower positions; `rows`: the digests of
     its events at `position`, None if they are not known; `order`: the highest `total_order` of those. `servers`: those
-    of MySQL or MariaDB that wrote the events, for tables whose events are compared by position. `texts`: which fields
-    of `order_by` are texts.
+    of MySQL or MariaDB that wrote the events, for tables whose events are compared by position. `has_updates`: whether
+    an update with its row was read since the start. `texts`: which fields of `order_by` are texts.
     """
 
     position: int = 0
@@ -76,6 +76,7 @@ class PartitionMemory:
     rows: dict[str, None] | None = field(default_factory=dict)
     order: int = 0
     servers: tuple[int, ...] = ()
+    has_updates: bool = False
     texts: tuple[bool, ...] | None = None
     horizon: RowHorizon = field(default_factory=RowHorizon)
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
 from cdc_pipeline.sources.debezium.versions import UPSERT_RANK, sequence_version, source_position
 from tests.support.change_files import ChangeFolder, json_lines
+from tests.support.decoding import Decoding
 
 DATA = Path(__file__).parents[2] / "data" / "connectors"
 LOWER = {"id": "bigint", "first_name": "text", "email": "text"}
@@ -110,3 +112,28 @@ def test_a_field_that_a_document_lost_is_null(tmp_path: Path) -> None:
     (_, first), (_, second) = folder.read().changes
     assert (first["note"], second["note"], second["name"]) == ("secret", None, "Ada")
     assert not second.get("_cdc_absent")
+
+
+def document_update(number: int, document: str | None) -> dict[str, Any]:
+    source = {"connector": "mongodb", "db": "shop", "collection": "orders", "ts_ms": 1_700_000_000_000, "ord": number}
+    return {
+        "op": "u",
+        "before": None,
+        "after": document,
+        "source": source,
+        "updateDescription": {"updatedFields": "{}"},
+    }
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_an_update_whose_document_was_deleted_by_then_is_skipped(partitions: int) -> None:
+    table = TableSettings(name="a.shop.orders", id=("_id",), columns={"_id": "text", "v": "int8"})
+    reader = Decoding(table, partitions=partitions)
+    key = {"id": '"a"'}
+    reader.send(document_update(1, None), key=key)
+    assert ["capture.mode" in why for why in reader.refused] == [True]
+    reader.send(*(document_update(number, '{"_id": "a", "v": 1}') for number in (2, 3)), key=key)
+    reader.send(document_update(4, None), key=key)
+    reader.send({**document_update(5, None), "op": "d"}, key=key)
+    assert [row["_cdc_op"] for row in reader.rows] == ["u", "u", "d"]
+    assert (reader.skipped, len(reader.refused)) == (["update of a document that was deleted by then"], 1)
