@@ -254,4 +254,4 @@ def _column(row: Sequence[Any], as_text: Collection[str]) -> MysqlColumn:
         nullable=bool(nullable),
         default=default,
         generated=generated,
-    )
+    ).as_now_named()

@@ -36,6 +36,10 @@ class MysqlColumn:
     def mysql_type(self) -> MysqlType:
         return parse_column_type(self.written)
 
+    def as_now_named(self) -> "MysqlColumn":
+        """Returns the column with the character set that older servers call utf8 under its name in newer ones."""
+        return replace(self, charset="utf8mb3") if self.charset == "utf8" else self
+
     @property
     def shows_null(self) -> bool:
         """Returns whether rows that are older than the column show NULL in it."""
@@ -103,7 +107,7 @@ class TableShape:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TableShape":
-        columns = tuple(MysqlColumn(**column) for column in document["columns"])
+        columns = tuple(MysqlColumn(**column).as_now_named() for column in document["columns"])
         left_out = tuple(document.get("left_out", ()))
         highest = document.get("highest", 0)
         generation = document["generation"]

@@ -139,6 +139,12 @@ def test_a_shape_is_read_back_as_it_was_stored() -> None:
     assert TableShape.from_json(shape(NOTE).to_json()) == shape(NOTE)
 
 
+def test_a_server_that_gives_a_character_set_another_name_has_changed_nothing() -> None:
+    """Older servers call it utf8. Both kinds changed that within the versions that are read."""
+    old, new = (shape(column("note", "varchar(20)", charset=name)) for name in ("utf8", "utf8mb3"))
+    assert TableShape.from_json(old.to_json()) == new
+
+
 def test_a_computed_column_that_is_left_out_is_passed_over_in_the_rows_of_the_log() -> None:
     without = TableShape(columns=(ID, column("n", "int(11)")), left_out=("twice",))
     assert TableShape.from_json(without.to_json()) == without
