@@ -55,10 +55,12 @@ class PlannedMysqlTable:
 class MysqlPlan:
     """The state of the source. `stale`, `mendable`, `refused`, `statements`: see `SourceSurvey`.
 
+    `looked_at`: an end of the log up to which the tables show each change. That of `server` is a later one.
     `begun`: the log's last transaction when the stream was set up, as the source keeps it; None before that.
     """
 
     server: BinlogServer
+    looked_at: int
     begun: str | None
     tables: tuple[PlannedMysqlTable, ...]
     stale: Mapping[TableName, TableStale]
@@ -80,8 +82,10 @@ def plan_source(
     problem is raised, too. Treats the tables in `begun_again` as new ones.
     """
     listed = {table.table: table.read_as_text for table in tables}
+    # Read before the tables, since another look at them shows what changes behind it, and once more after them, so that
+    # the catalogue is never newer than the server's end.
+    looked_at = read_server(connection).end
     found = read_tables(connection, list(listed), listed)
-    # Read after the tables, so that the catalogue is never newer than this end of the log.
     server = read_server(connection)
     check_server(connection, server)
     look = _ListedTables(
@@ -90,6 +94,7 @@ def plan_source(
     ready = look.tables()
     return MysqlPlan(
         server=server,
+        looked_at=looked_at,
         begun=markers.begun(connection),
         tables=tuple(ready),
         stale=look.stale,

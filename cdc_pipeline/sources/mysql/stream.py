@@ -47,7 +47,7 @@ class MysqlStream:
 
     `start`: the place behind which the log is read; `prepared`, `altered`: what was registered under `XA` and `ALTERED`
     there. `position`: everything that commits before it is registered. `server`: as it
-    was when the tables were read. `marks`: how each table is registered now.
+    was when the tables were read, `looked_at`: see `MysqlPlan`. `marks`: how each table is registered now.
     """
 
     _reader: BinlogReader | None = None
@@ -57,6 +57,7 @@ class MysqlStream:
         address: MysqlAddress,
         *,
         server: BinlogServer,
+        looked_at: int,
         markers: MarkerTable,
         lock: str,
         server_id: int | None,
@@ -82,7 +83,9 @@ class MysqlStream:
         self._on_step = on_step
         self._dialect = server.dialect
         self._connection = connect(address)
-        self._transactions = self._transaction_reader(start, prepared, self._streamed_tables(altered, server), server)
+        self._transactions = self._transaction_reader(
+            start, prepared, self._streamed_tables(altered, server, looked_at), server
+        )
         try:
             self._take_lock(lock)
             with answering():
@@ -115,14 +118,16 @@ class MysqlStream:
         finally:
             reader.close()
 
-    def _streamed_tables(self, altered: str, server: BinlogServer) -> dict[tuple[str, str], BinlogTable]:
+    def _streamed_tables(
+        self, altered: str, server: BinlogServer, looked_at: int
+    ) -> dict[tuple[str, str], BinlogTable]:
         return {
             (table.name.schema, table.name.table): BinlogTable(
                 name=table.name,
                 key=table.key,
                 shapes=table.shapes,
                 start=self.position,
-                looked_at=server.end,
+                looked_at=looked_at,
                 noted=altered,
                 shows_computed=self._dialect.shows_computed,
                 makes_column_keys=server.makes_column_keys,

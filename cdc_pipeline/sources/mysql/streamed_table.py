@@ -28,7 +28,7 @@ class BinlogTable:
     """One table of the stream, with the shapes that its next events may have, oldest first.
 
     `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
-    of the log when the catalogue was read. `noted`: a text of `noted_changes`, "" for none. `shows_computed`: see
+    of the log before the catalogue was read. `noted`: a text of `noted_changes`, "" for none. `shows_computed`: see
     `Dialect`; `makes_column_keys`: see `BinlogServer`.
     """
 

@@ -100,6 +100,7 @@ class MysqlSurvey:
         return MysqlStream(
             self.address,
             server=self.plan.server,
+            looked_at=self.plan.looked_at,
             markers=self.markers,
             lock=self.lock,
             server_id=self.settings.server_id,

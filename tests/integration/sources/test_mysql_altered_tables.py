@@ -1,18 +1,30 @@
 """What the stream of MariaDB and MySQL does with tables that are altered, and with rows that are not logged as rows."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
+from pymysql.connections import Connection
 
 from cdc_pipeline.errors import StreamMoved, TableStale
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.sources.known import PartitionProgress
+from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.session import FORMATS
+from cdc_pipeline.sources.mysql.setup import plan_source
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import events_of
-from tests.support.mariadb import is_mariadb, is_older, numbers
+from tests.support.mariadb import PASSWORD, USER, is_mariadb, is_older, numbers
 from tests.support.mysql_source import MysqlShop, first_place, opened_stream, read_copy, read_stream, shown, states
 from tests.support.pipelines import consume
+
+if TYPE_CHECKING:
+    _Connection = Connection[Any]
+else:
+    _Connection = Connection
 
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT 7)"
 PARTS = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)"
@@ -147,6 +159,32 @@ def test_a_wider_type_is_followed_and_a_change_without_a_trace_behind_it_is_not(
         shop.run("ALTER TABLE orders DROP PARTITION p0")
         consume(pipeline)
         assert states(pipeline, shop, "orders") == [TableState.STALE]
+
+
+class Altering(_Connection):
+    """A connection on which another session alters the table right after its columns were read."""
+
+    shop: MysqlShop | None = None
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the driver's signature
+        if self.shop is not None and "information_schema.statistics" in str(sql):
+            shop, self.shop = self.shop, None
+            shop.run("ALTER TABLE orders ADD COLUMN more INT")
+        return super().query(sql, unbuffered)
+
+
+def test_a_change_between_the_read_of_the_catalogue_and_of_the_logs_end_is_looked_at_again(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        markers = MarkerTable(database=shop.database, table="cdc_marker", pipeline=pipeline.settings.name)
+        parts = urlsplit(shop.url)
+        address: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "user": USER, "password": PASSWORD}
+        with closing(Altering(**address, autocommit=True, init_command=FORMATS)) as connection:
+            connection.shop = shop
+            plan = plan_source(connection, markers, pipeline.settings.tables, pipeline.registered_stream().tables())
+        assert plan.tables[0].schema.names == ("id", "note", "amount")
+        assert plan.looked_at < plan.server.end
 
 
 def read_batch(pipeline: Pipeline) -> Mapping[int, PartitionProgress]:
