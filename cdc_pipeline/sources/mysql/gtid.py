@@ -12,9 +12,13 @@ from typing import Any
 
 from cdc_pipeline.errors import SourceChanged, SourceError
 from cdc_pipeline.sources.mysql.log_place import LogRun, LogTransaction
+from cdc_pipeline.sources.mysql.logged_statements import content_of
 
 _PARTS = 3
-_STANDALONE, _PREPARED_XA = 1, 64
+_STANDALONE, _GROUP_COMMIT, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
+_MORE_FLAGS, _COMMIT_ID_SIZE = 13, 8
+"""Where an event has further flags, and the size of what stands before them in a transaction of a group."""
+_STARTS_ALTER, _ROLLS_ALTER_BACK = 2, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,14 @@ class Gtid:
 
     def is_alone(self, event: Any) -> bool:
         return bool(event.flags & _STANDALONE) and not event.flags & _PREPARED_XA
+
+    def is_unfinished(self, event: Any) -> bool:
+        """Returns whether an ALTER only begins, or failed: with binlog_alter_two_phase the log has it twice."""
+        if event.flags & (_PREPARED_XA | _COMPLETED_XA):
+            return False
+        content = content_of(event)
+        place = _MORE_FLAGS + (_COMMIT_ID_SIZE if event.flags & _GROUP_COMMIT else 0)
+        return bool(int.from_bytes(content[place : place + 1]) & (_STARTS_ALTER | _ROLLS_ALTER_BACK))
 
     def passed(self, run: LogRun) -> "Gtid":
         return parse_gtid(f"{run.first.origin}-{run.last_number}")

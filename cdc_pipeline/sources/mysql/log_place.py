@@ -71,6 +71,9 @@ class LogPlace(Protocol):
     def is_alone(self, event: Any) -> bool | None:
         """Returns whether an event with an id begins a statement that is a transaction of its own, None if unknown."""
 
+    def is_unfinished(self, event: Any) -> bool:
+        """Returns whether an event with an id begins a statement that does nothing by itself."""
+
     def passed(self, run: LogRun) -> "LogPlace":
         """Returns the place behind these transactions, which come next."""
 

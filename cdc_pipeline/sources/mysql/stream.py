@@ -45,9 +45,9 @@ _READY = timedelta(seconds=10)
 class MysqlStream:
     """Implements `ChangeStream` for a MariaDB or MySQL server. It holds a named lock, so there is one per pipeline.
 
-    `start`: the place behind which the log is read; `prepared`, `altered`: what was registered under `XA` and `ALTERED`
-    there. `position`: everything that commits before it is registered. `server`: as it
-    was when the tables were read, `looked_at`: see `MysqlPlan`. `marks`: how each table is registered now.
+    `start`: the place behind which the log is read; `noted`: what was registered there. `position`: everything that
+    commits before it is registered. `server`: as it was when the tables were read, `looked_at`: see `MysqlPlan`.
+    `marks`: how each table is registered now.
     """
 
     _reader: BinlogReader | None = None
@@ -66,8 +66,7 @@ class MysqlStream:
         marks: Mapping[TableName, str],
         as_text: Mapping[TableName, Sequence[str]],
         start: LogPlace,
-        prepared: str,
-        altered: str,
+        noted: Mapping[str, str],
         position: int,
         on_step: OnStep,
     ) -> None:
@@ -83,9 +82,7 @@ class MysqlStream:
         self._on_step = on_step
         self._dialect = server.dialect
         self._connection = connect(address)
-        self._transactions = self._transaction_reader(
-            start, prepared, self._streamed_tables(altered, server, looked_at), server
-        )
+        self._transactions = self._transaction_reader(start, noted, server, looked_at)
         try:
             self._take_lock(lock)
             with answering():
@@ -118,32 +115,28 @@ class MysqlStream:
         finally:
             reader.close()
 
-    def _streamed_tables(
-        self, altered: str, server: BinlogServer, looked_at: int
-    ) -> dict[tuple[str, str], BinlogTable]:
-        return {
+    def _transaction_reader(
+        self, start: LogPlace, noted: Mapping[str, str], server: BinlogServer, looked_at: int
+    ) -> TransactionReader:
+        streamed = {
             (table.name.schema, table.name.table): BinlogTable(
                 name=table.name,
                 key=table.key,
                 shapes=table.shapes,
                 start=self.position,
                 looked_at=looked_at,
-                noted=altered,
+                noted=noted.get(ALTERED, ""),
                 shows_computed=self._dialect.shows_computed,
                 makes_column_keys=server.makes_column_keys,
             )
             for table in self._tables
         }
-
-    def _transaction_reader(
-        self, start: LogPlace, prepared: str, tables: Mapping[tuple[str, str], BinlogTable], server: BinlogServer
-    ) -> TransactionReader:
         return TransactionReader(
-            tables,
+            streamed,
             marker_table=(self._markers.database, self._markers.table),
             pipeline=self._markers.pipeline,
             start=start,
-            prepared=PreparedTransactions(prepared),
+            prepared=PreparedTransactions(noted.get(XA, "")),
             look_back=self._look_back,
             takes_any_case=server.takes_any_case,
         )

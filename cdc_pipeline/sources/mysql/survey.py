@@ -12,7 +12,7 @@ from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import warn_of_left_out, warn_of_partial_images
 from cdc_pipeline.sources.mysql.session import MysqlAddress, session
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan
-from cdc_pipeline.sources.mysql.stream import ALTERED, GTID, XA, MysqlStream
+from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream
 from cdc_pipeline.steps import OnStep, step
 
 _NO_ID = 0
@@ -96,7 +96,6 @@ class MysqlSurvey:
         position = decode_position(min(place.offset for place in start.progress.values()))
         before = self._last_before(position, start)
         noted = [place.last_position for place in start.progress.values()]
-        there: Mapping[str, str] = next((place for place in noted if place.get(GTID) == str(before)), {})
         return MysqlStream(
             self.address,
             server=self.plan.server,
@@ -109,8 +108,7 @@ class MysqlSurvey:
             marks={table.name: MARK for table in self.plan.tables if table.name in start.tables},
             as_text=self.as_text,
             start=before,
-            prepared=there.get(XA, ""),
-            altered=there.get(ALTERED, ""),
+            noted=next((place for place in noted if place.get(GTID) == str(before)), {}),
             position=position,
             on_step=self.on_step,
         )

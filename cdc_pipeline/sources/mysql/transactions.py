@@ -88,6 +88,7 @@ class TransactionReader:
         """Tables of which an earlier batch has rows of the open transaction."""
         self._named: set[tuple[str, str]] = set()
         self._is_alone: bool | None = False
+        self._is_unfinished = False
         self._maps: dict[int, tuple[tuple[str, str], tuple[LogColumn, ...]]] = {}
         self._groups: list[ChangeGroup] = []
         self._newest: dict[TableName, ChangeGroup] = {}
@@ -131,6 +132,7 @@ class TransactionReader:
         commit_time = event.timestamp * _MICROSECONDS
         self._open = Place(commit_position=self.last.position, ordinal=0, commit_time=commit_time)
         self._is_alone = self._start.is_alone(event)
+        self._is_unfinished = self._start.is_unfinished(event)
         self._touched.clear()
         self._left.clear()
         self._named.clear()
@@ -207,7 +209,8 @@ class TransactionReader:
         if is_partial_rollback(statement.text):
             _refuse(self._touched, "was changed in a transaction of which a part was rolled back")
             return
-        self._add_effects(statement)
+        if not self._is_unfinished:
+            self._add_effects(statement)
         if self._is_alone:
             self._end()
 
