@@ -21,7 +21,7 @@ from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import TableCopy
 from snapshot.cutoff import create_snapshot
-from snapshot.exports import SnapshotRows
+from snapshot.exports import Export, SnapshotRows
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
@@ -120,7 +120,7 @@ class SnapshotOrchestrator:
         if active.state is not SnapshotState.EXPORTING or active.exported_snapshot is None:
             self.source.check_resumable(name, active.exported_snapshot)
             return active.snapshot_id
-        if self.source.is_held(_PURPOSE, name=_run_id(active.snapshot_id)):
+        if self.source.is_held(_PURPOSE, name=_run_id(active.snapshot_id)) or self._copies_files(active):
             raise SnapshotError(
                 f"the snapshot {active.snapshot_id} of {name} is being exported by another orchestrator",
                 expected="one orchestrator per table",
@@ -131,6 +131,14 @@ class SnapshotOrchestrator:
             active.snapshot_id, SnapshotState.ABANDONED, error=reason, seen=active.state
         )
         return None if found.state in FINISHED_SNAPSHOTS else found.snapshot_id
+
+    def _copies_files(self, active: Snapshot) -> bool:
+        """Whether a worker slot copies exported files for the snapshot now: nothing is held at the source for them."""
+        if Export.of(active.exported_snapshot or "") is None:
+            return False
+        now, tasks = self.store.snapshot_history.now(), self.store.snapshot_tasks
+        claimed = [t for t in tasks.tasks(active.snapshot_id, TaskKind.EXPORT) if t.state is TaskState.CLAIMED]
+        return any(task.lease_expires_at is not None and task.lease_expires_at > now for task in claimed)
 
     def _begin(self, name: TableName, cutoff: HeldPosition, copy: TableCopy, run_id: str) -> str:
         row = self.work.store.tables.table(name)
