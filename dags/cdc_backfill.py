@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 from cdc_dag import configured_settings, database_tag, default_args, runbook
-from cdc_params import tables, until
+from cdc_params import moment_of, tables, until
 from cdc_timetable import HoursOnRequest
 
 SETTINGS = configured_settings()
@@ -27,7 +27,7 @@ with DAG(
     def apply_backlog(params: Any = None, partition_date: datetime | None = None) -> list[dict[str, Any]]:
         from cdc_pipeline.wiring import opened_pipeline
 
-        limits = [datetime.fromisoformat(params["until"])] if params["until"] else []
+        limits = [moment_of(params["until"])] if params["until"] else []
         if partition_date is not None:
             limits.append(partition_date + HOUR)
         with opened_pipeline() as pipeline:

@@ -1,8 +1,11 @@
 """The fields of the DAGs' forms, each with its title, description and range."""
 
+from datetime import datetime
+
 from airflow.sdk import Param
 from airflow.sdk.configuration import conf
 
+from cdc_pipeline.errors import UsageError
 from cdc_pipeline.settings import Settings
 
 WHAT = "What"
@@ -36,6 +39,19 @@ def until() -> Param:
         description="Apply only slices whose interval begins before this time; empty: everything that is registered.",
         section=WHAT,
     )
+
+
+def moment_of(until: str) -> datetime:
+    """Returns what the field holds. A date-time may have small letters and a leap second, which Python does not read.
+
+    Raises UsageError for the latter.
+    """
+    try:
+        return datetime.fromisoformat(until.upper())
+    except ValueError as error:
+        raise UsageError(
+            f"{until!r} is no time: {error}", expected="such as 2026-01-31T12:00:00Z", remedy="correct it"
+        ) from error
 
 
 def worker_slots(settings: Settings) -> Param:
