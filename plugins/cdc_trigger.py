@@ -114,6 +114,7 @@ class SliceRunTrigger(_StoreTrigger):
         self.run_seconds = run_seconds
         self._request: SliceRequest | None = None
         self._asked_for: int | None = None
+        self._is_killed = False
         self._watch = WorkerWatch(WITHOUT_WORKERS)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -143,6 +144,7 @@ class SliceRunTrigger(_StoreTrigger):
 
     async def on_kill(self) -> None:
         """Cancels the request. Airflow calls this when a person ends or clears the task."""
+        self._is_killed = True
         await asyncio.to_thread(self._cancel)
 
     async def _tried(self, recent: "RecentRequest | None") -> TriggerEvent | None:
@@ -230,9 +232,12 @@ class SliceRunTrigger(_StoreTrigger):
         by_hand = is_by_hand(DagRunType.from_run_id(instance.run_id))
         goes_on_for = None if by_hand or self.resumes else timedelta(seconds=self.run_seconds)
         with open_store(self.pipeline) as store:
-            return store.slice_requests.ask(
+            asked = store.slice_requests.ask(
                 instance.id, TableName.parse(self.table), by_hand=by_hand, goes_on_for=goes_on_for
             )
+            if self._is_killed:  # while this thread waited for the store: nobody else ends the request
+                store.slice_requests.cancel(instance.id)
+            return asked
 
     def _ask_again(self, known: "SliceRequest") -> "SliceRequest | None":
         with open_store(self.pipeline) as store:

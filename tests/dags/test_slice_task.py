@@ -1,12 +1,14 @@
 """The task of a slice DAG that resident workers run: how it begins, and how its trigger ends it."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -16,11 +18,13 @@ import yaml
 from airflow.utils.types import DagRunType
 from cdc_dag import chosen_tables, is_by_hand
 from cdc_open_store import open_store
+from cdc_params import moment_of
+from cdc_trigger import SliceRunTrigger
 from cdc_wake_up_policy import WorkerWatch
 from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
 
-from cdc_pipeline.errors import LakeError, StoreAway
+from cdc_pipeline.errors import LakeError, StoreAway, UsageError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
@@ -212,6 +216,27 @@ def test_runs_share_an_open_store_until_it_does_not_answer(shop: Shop) -> None:
     with found() as third:
         assert third is not first
         assert third.slice_requests.find(UUID(int=1)) is None
+
+
+def test_a_task_that_was_ended_while_it_asked_leaves_no_request(shop: Shop) -> None:
+    trigger = SliceRunTrigger(STREAM.name, str(shop.orders.name), resumes=False)
+    instance: Any = SimpleNamespace(id=UUID(int=7), task_id="", run_id="scheduled__2026-01-01T00:00:00")
+    trigger.task_instance = instance
+    away = StoreAway("nobody listens", expected="a server", remedy="start it")
+    with suppress(StoreAway), open_store(STREAM.name, lambda: shop.url):
+        asyncio.run(trigger.on_kill())
+        trigger._ask()
+        raise away  # so that no other test finds this store open
+    found = shop.store.slice_requests.find(UUID(int=7))
+    assert found is not None
+    assert found.state is RequestState.CANCELLED
+
+
+@pytest.mark.parametrize("until", ["2026-01-31T12:00:00Z", "2026-01-31t12:00:00z", "2026-01-31 13:00:00+01:00"])
+def test_a_backfill_reads_every_spelling_of_a_time_that_its_form_takes(until: str) -> None:
+    assert moment_of(until) == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    with pytest.raises(UsageError, match="is no time"):
+        moment_of("2026-01-31T12:00:60Z")
 
 
 def test_only_runs_that_airflow_starts_by_itself_are_not_by_hand() -> None:
