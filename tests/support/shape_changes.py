@@ -71,6 +71,10 @@ CHANGES = {
         answer=FOLLOWED,
         statements=("ALTER TABLE orders ALTER price TYPE numeric(12,2)", "ALTER TABLE orders ALTER tag TYPE text"),
     ),
+    "a longer text and a domain that takes every value": Change(
+        answer=FOLLOWED,
+        statements=("ALTER TABLE orders ALTER tag TYPE varchar(20)", "ALTER TABLE orders ALTER note TYPE words"),
+    ),
     "wider integers": Change(
         answer=RETAKEN,
         statements=("ALTER TABLE orders ADD size int DEFAULT 7", "ALTER TABLE orders ALTER size TYPE bigint"),

@@ -87,7 +87,11 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
     if isinstance(change, Retaken):
         raise _changed(settings, change.reason)
     if not isinstance(change, Followed):
-        return (*shapes[:-1], change.shape)
+        if shapes[-1].shows([column.look for column in change.shape.columns]):
+            return (*shapes[:-1], change.shape)
+        # The lake's columns stay, but events from before still show another length, precision or domain.
+        _check_distinct_shapes(settings, shapes, change.shape)
+        return (*shapes, replace(change.shape, generation=0))
     if settings.on_schema_change == "stop":
         raise _changed(settings, "its columns changed, and on_schema_change is stop")
     _check_distinct_shapes(settings, shapes, change.shape)

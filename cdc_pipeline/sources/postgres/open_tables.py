@@ -66,7 +66,7 @@ def _unchanged(before: SourceShape, now: SourceShape | None) -> SourceShape | No
         return None
     if now.is_now(before):
         return before
-    if [column.type_oid for column in now.columns] != [column.type_oid for column in before.columns]:
+    if [column.look for column in now.columns] != [column.look for column in before.columns]:
         return None
     change = compare_again(before, now)
     return change.shape if isinstance(change, Unchanged) else None
