@@ -81,7 +81,9 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                       (SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits AS i
                        WHERE i.inhrelid IN (SELECT relid FROM pg_partition_ancestors(leaf.relation)))))
            FROM parts AS leaf JOIN pg_class AS file ON file.oid = leaf.relation
-           WHERE leaf.root = c.oid AND leaf.kind <> 'p') END
+           WHERE leaf.root = c.oid AND leaf.kind <> 'p') END,
+       -- PostgreSQL lets no table be unlogged that a publication names
+       EXISTS (SELECT FROM pg_publication_rel AS r WHERE r.prrelid = c.oid), c.reltoastrelid::bigint
 FROM pg_class AS c JOIN wanted AS w ON w.oid = c.oid
 """
 COMPOSITE = "type "
@@ -123,7 +125,9 @@ class SourceShape:
     that commits after it has this shape or a later one. `last_number`: the highest attribute number ever used.
     `labels`: what the columns' texts depend on besides: enum labels by oid; by "type " and its oid, a composite
     type: numbers and types of its attributes, " = ", and their names. `leaves`: for a partitioned table, by the leaf's
-    oid: its file number, whether it was created as a partition, and the transactions that attached it.
+    oid: its file number, whether it was created as a partition, and the transactions that attached it. `is_named`: a
+    publication names the table, and not only its schema or all tables. `large_values`: the oid of the table with its
+    large values, 0 for none.
     """
 
     oid: int
@@ -132,6 +136,8 @@ class SourceShape:
     columns: tuple[ShapeColumn, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     leaves: Mapping[str, tuple[int, bool, str]] | None = None
+    is_named: bool = True
+    large_values: int = 0
     generation: int = 0
 
     @property
@@ -233,7 +239,7 @@ def named(shape: SourceShape, types: Mapping[int, TypeRow], as_text: Collection[
 
 
 def _shape(row: Sequence[Any]) -> SourceShape:
-    oid, file_number, last_number, columns, labels, leaves = row
+    oid, file_number, last_number, columns, labels, leaves, is_named, large_values = row
     return SourceShape(
         oid=oid,
         file_number=file_number,
@@ -243,6 +249,8 @@ def _shape(row: Sequence[Any]) -> SourceShape:
         leaves=None
         if leaves is None
         else {oid: (number, bool(own), links) for oid, (number, own, links) in leaves.items()},
+        is_named=is_named,
+        large_values=large_values,
     )
 
 

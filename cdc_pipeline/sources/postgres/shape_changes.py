@@ -75,6 +75,7 @@ def _reasons(before: SourceShape, now: SourceShape, fixed: Collection[str]) -> l
         *_of_set(before, now),
         *_of_pairs(pairs, fixed),
         *_of_files(before, now, pairs),
+        *_of_publication(before, now, pairs),
     ]
 
 
@@ -158,6 +159,24 @@ def _of_files(before: SourceShape, now: SourceShape, pairs: list[tuple[ShapeColu
     numbers = {column.number for column in before.columns}
     changed += [column.name for column in now.columns if column.number not in numbers]
     return [f"the table was rewritten together with its column {name!r}: any value may be another" for name in changed]
+
+
+def _of_publication(before: SourceShape, now: SourceShape, pairs: list[tuple[ShapeColumn, ShapeColumn]]) -> list[str]:
+    """Returns reasons why a table that no publication names may have changed without events for a while.
+
+    ALTER TABLE gives a rewritten table another one for its large values; VACUUM FULL, CLUSTER and TRUNCATE do not.
+    Attaching and detaching write each column's row of the catalogue again.
+    """
+    if before.is_named or now.is_named or now.leaves is not None:
+        return []
+    found = []
+    has_other = before.large_values != now.large_values and 0 not in (before.large_values, now.large_values)
+    if before.file_number != now.file_number and has_other:
+        found.append("the table was rewritten by ALTER TABLE: it may have been unlogged, without events")
+    writers = {new.changed_by for _, new in pairs}
+    if len(pairs) > 1 and len(writers) == 1 and writers.isdisjoint(old.changed_by for old, _ in pairs):
+        found.append("all its columns were written again: it may have been a partition of another table")
+    return found
 
 
 def _fits(text: str, type_name: str) -> bool:

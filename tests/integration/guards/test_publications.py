@@ -46,6 +46,47 @@ def test_a_table_that_is_published_by_its_schema_stops_once_changes_of_it_were_n
     assert "was published otherwise in between: changes of it may be missing" in reason
 
 
+@pytest.mark.parametrize(
+    ("unseen", "reason"),
+    [
+        (
+            ("ALTER TABLE orders SET UNLOGGED", "INSERT INTO orders VALUES (2, 'b')", "ALTER TABLE orders SET LOGGED"),
+            "it may have been unlogged",
+        ),
+        (
+            (
+                "ALTER TABLE whole ATTACH PARTITION orders FOR VALUES FROM (0) TO (1000)",
+                "INSERT INTO whole VALUES (2, 'b')",
+                "ALTER TABLE whole DETACH PARTITION orders",
+            ),
+            "it may have been a partition of another table",
+        ),
+        (("VACUUM FULL orders", "CLUSTER orders USING orders_pkey", "TRUNCATE orders"), ""),
+        (("ALTER TABLE orders ALTER note SET STATISTICS 5", "ALTER TABLE orders ALTER note SET NOT NULL"), ""),
+    ],
+    ids=["unlogged", "a partition", "files written anew", "a column"],
+)
+def test_a_table_of_a_publication_of_all_tables_that_was_out_of_it_for_a_while(
+    unseen: tuple[str, ...], reason: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    world = world_of(tmp_path, database, store_url, [{"name": "public.orders"}])
+    run(
+        world,
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        "CREATE TABLE whole (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+        'CREATE PUBLICATION "{name}" FOR ALL TABLES WITH (publish_via_partition_root = true)',
+    )
+    begin_again(world)
+    run(world, "INSERT INTO orders VALUES (1, 'a')")
+    assert stopped_tables(world) == {}
+    run(world, *unseen, "INSERT INTO orders VALUES (3, 'c')")
+    stopped = list(stopped_tables(world).values())
+    assert (len(stopped), reason in "".join(stopped)) == (1 if reason else 0, True)
+    if reason:
+        begin_again(world)
+    assert in_lake(world, "orders") == in_source(world, "orders")
+
+
 def test_a_publication_that_holds_more_than_the_pipelines_tables_stays(
     database: str, store_url: str, tmp_path: Path
 ) -> None:
