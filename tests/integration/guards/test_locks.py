@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
-from time import sleep
 
 import psycopg2
 import pytest
@@ -12,6 +11,8 @@ import pytest
 from cdc_pipeline.errors import SourceBusy
 from cdc_pipeline.sources.postgres.publication import read_publication
 from cdc_pipeline.sources.postgres.session import answering, bound_waits, connect
+from tests.support.command_line import query
+from tests.support.eventually import eventually
 from tests.support.guarded import BOTH, begin_again, go_on, in_lake, in_source, world_of
 from tests.support.streams import database_of, run_sql
 
@@ -21,6 +22,7 @@ CREATE = (
     "CREATE TABLE customers (id int PRIMARY KEY, note text)",
     "CREATE TABLE unread (id int PRIMARY KEY)",
 )
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 ALL = 'CREATE PUBLICATION "{}" FOR ALL TABLES WITH (publish_via_partition_root = true)'
 
 
@@ -53,7 +55,7 @@ def test_a_column_that_is_committed_while_the_stream_is_opened_is_followed(
         cursor.execute(f"ALTER TABLE customers {change}")
         opening = Thread(target=lambda: stopped.append(go_on(world)))
         opening.start()
-        sleep(0.5)
+        assert eventually(lambda: bool(query(database, WAITING)) or not opening.is_alive())
         migration.commit()
         opening.join()
     assert stopped == [{}]

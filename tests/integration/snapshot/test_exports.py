@@ -292,18 +292,3 @@ def test_another_export_is_refused_while_one_is_under_way(tmp_path: Path, store_
         with pytest.raises(SnapshotError, match=r"another snapshot of shop\.public\.orders is under way"):
             take(pipeline, tmp_path / "export", "1")
         assert take(pipeline, tmp_path / "export", "start") == PUBLISHED
-
-
-def test_a_second_run_leaves_one_that_copies_the_files_alone(tmp_path: Path, store_url: str) -> None:
-    tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED)
-    tables.write("export/a.csv", "id,name,amount\n77,Ada,1.50\n")
-    with tables.opened() as pipeline:
-        pipeline.source_setup().set_up()
-    with pytest.raises(Crash), tables.opened(at("snapshot_task.claim")) as pipeline:
-        take(pipeline, tmp_path / "export", "start")
-    run_sql(store_url, "UPDATE cdc.lease SET expires_at = clock_timestamp()")
-    with tables.opened() as pipeline:
-        with pytest.raises(SnapshotError, match="is being exported by another orchestrator"):
-            take(pipeline, tmp_path / "export", "start")
-        run_sql(store_url, "UPDATE cdc.snapshot_task SET lease_expires_at = clock_timestamp()")
-        assert take(pipeline, tmp_path / "export", "start") == PUBLISHED

@@ -157,20 +157,6 @@ def test_a_cut_can_be_asked_for_at_an_earlier_position(database: str) -> None:
     assert [row["id"] for row in rows_of(second, table.table)] == [2]
 
 
-def test_a_message_of_somebody_else_under_the_pipelines_prefix_is_no_more_than_a_marker(database: str) -> None:
-    run_sql(database, CREATE)
-    table = items(database)
-    source, plan = prepare(database, [table])
-    with opened(source, plan) as stream:
-        run_sql(
-            database,
-            r"SELECT pg_logical_emit_message(true, 'cdc_pipeline', '\xff'::bytea)",
-            "INSERT INTO items VALUES (1)",
-        )
-        cut = read_marked(stream, new_cutter(source))
-    assert [row["id"] for row in rows_of(cut, table.table)] == [1]
-
-
 def test_what_is_not_confirmed_comes_again_and_what_is_registered_is_skipped(database: str) -> None:
     run_sql(database, CREATE)
     table = items(database)
