@@ -9,18 +9,14 @@ import pytest
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.steps import Moment
-from cdc_pipeline.wiring import Pipeline
 from snapshot.wiring import export_at, snapshot_runs
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.world import World, new_world, take_snapshot
 from tests.support.exports import ExportedTables, named
 from tests.support.pipelines import POLL, set_up_and_consume
 from tests.support.streams import run_sql
-
-UPSERTS = {"format": "upserts", "order_by": ["n"], "operation_column": "op"}
 
 
 @pytest.fixture
@@ -62,20 +58,19 @@ def test_neither_ends_while_it_has_work(world: World) -> None:
         assert snapshot_runs(pipeline).orchestrator.run((), Event(), gone) == ()
 
 
-def taken(pipeline: Pipeline, folder: Path) -> tuple[Snapshot, ...]:
-    return take_snapshot(pipeline, [named("orders")], export=export_at(str(folder / "export"), "start"))
-
-
-def test_a_second_run_leaves_one_that_copies_the_files_alone(tmp_path: Path, store_url: str) -> None:
-    tables = ExportedTables(folder=tmp_path, store_url=store_url, source=UPSERTS)
+def test_a_second_run_leaves_one_that_copies_exported_files_alone(tmp_path: Path, store_url: str) -> None:
+    tables = ExportedTables(folder=tmp_path, store_url=store_url, source={"format": "upserts", "order_by": ["n"]})
     tables.write("export/a.csv", "id,name,amount\n77,Ada,1.50\n")
+    orders, export = named("orders"), export_at(str(tmp_path / "export"), "start")
     with tables.opened() as pipeline:
         pipeline.source_setup().set_up()
-    with pytest.raises(Crash), tables.opened(Failpoint(Site("snapshot_task.claim", Moment.AFTER, 1))) as pipeline:
-        taken(pipeline, tmp_path)
+    claimed = Failpoint(Site("snapshot_task.claim", Moment.AFTER, 1))
+    with pytest.raises(Crash), tables.opened(claimed) as pipeline:
+        take_snapshot(pipeline, [orders], export=export)
     run_sql(store_url, "UPDATE cdc.lease SET expires_at = clock_timestamp()")
     with tables.opened() as pipeline:
         with pytest.raises(SnapshotError, match="is being exported by another orchestrator"):
-            taken(pipeline, tmp_path)
+            take_snapshot(pipeline, [orders], export=export)
         run_sql(store_url, "UPDATE cdc.snapshot_task SET lease_expires_at = clock_timestamp()")
-        assert [each.state for each in taken(pipeline, tmp_path)] == ["published"]
+        (taken,) = take_snapshot(pipeline, [orders], export=export)
+        assert taken.state is SnapshotState.PUBLISHED
