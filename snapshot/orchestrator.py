@@ -136,7 +136,8 @@ class SnapshotOrchestrator:
         """Whether a worker slot copies exported files for the snapshot now: nothing is held at the source for them."""
         if Export.of(active.exported_snapshot or "") is None:
             return False
-        now, tasks = self.work.store.snapshot_history.now(), self.store.snapshot_tasks
+        store = self.work.store
+        now, tasks = store.snapshot_history.now(), store.snapshot_tasks
         claimed = [t for t in tasks.tasks(active.snapshot_id, TaskKind.EXPORT) if t.state is TaskState.CLAIMED]
         return any(task.lease_expires_at is not None and task.lease_expires_at > now for task in claimed)
 

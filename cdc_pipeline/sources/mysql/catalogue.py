@@ -204,6 +204,8 @@ def read_cascade(connection: "Connection[Any]", name: TableName) -> str | None:
     The statement that would create the table has it. Raises SourceError if the user may not see that statement.
     """
     try:
+        # as bytes: the server writes the default of a binary column into the text as it is, in no character set
+        connection.use_unicode = False
         ((_, written),) = rows(connection, f"SHOW CREATE TABLE {quoted(name.schema, name.table)}")
     except MySQLError as error:
         if error.args[0] not in _NOT_SHOWN:
@@ -213,7 +215,9 @@ def read_cascade(connection: "Connection[Any]", name: TableName) -> str | None:
             expected="a user with the right SELECT on the whole table",
             remedy=f"run GRANT SELECT ON {name.schema}.{name.table} TO the pipeline's user, as an administrator",
         ) from error
-    return cascading_key(written)
+    finally:
+        connection.use_unicode = True
+    return cascading_key(written.decode(errors="replace"))
 
 
 def all_tables(connection: "Connection[Any]") -> list[tuple[str, str]]:

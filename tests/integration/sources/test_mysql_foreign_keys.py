@@ -21,6 +21,7 @@ def family(shop: MysqlShop) -> MysqlShop:
 
 def test_a_user_with_the_documented_rights_is_told_of_a_key_that_cascades(family: MysqlShop) -> None:
     family.run("CREATE TABLE `odd ``one` (id INT PRIMARY KEY COMMENT 'ON DELETE, CASCADE', p INT)")
+    family.run("ALTER TABLE child ADD b VARBINARY(5) NOT NULL DEFAULT x'00ff' FIRST")
     for table, rule in (("child", "CASCADE"), ("`odd ``one`", "SET NULL")):
         family.run(f"ALTER TABLE {table} ADD CONSTRAINT `key, {rule}` {KEY} {rule}")
     with documented_reader(family) as source, family.opened("parent", "child", "odd `one", source=source) as pipeline:
