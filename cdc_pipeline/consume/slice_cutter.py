@@ -1,5 +1,6 @@
 """Cuts a stream into time slices, always between two transactions: by label, size, schema change or marker message."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from cdc_pipeline.time_slice import EPOCH, Label
 
 CUT = "cut"
 CUT_AT = "cut-at:"
+_ASKED = re.compile(f"{CUT_AT}([0-9a-f]{{16}})(:|$)")
 MEMORY_BYTES = 64 << 20
 """The most memory for rows that are not in a slice yet. Above it, all of them are moved into a file."""
 UNFIT_CHARACTERS = 8 << 20
@@ -240,10 +242,9 @@ def _characters(event: UnfitEvent) -> int:
 
 
 def _asked(marker: Marker) -> int | None:
-    """Returns the position at which a marker message requests a cut; None for a plain marker message."""
-    if not marker.text.startswith(CUT_AT):
-        return None
-    return int(marker.text.removeprefix(CUT_AT).split(":")[0], 16)
+    """Returns the position at which a marker message requests a cut; None for any other, which anybody may write."""
+    found = _ASKED.match(marker.text)
+    return None if found is None else int(found[1], 16)
 
 
 def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:

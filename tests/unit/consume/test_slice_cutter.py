@@ -73,6 +73,11 @@ def test_what_lies_behind_the_asked_place_stays_for_the_next_cut() -> None:
     assert (cut.start, cut.end, cut.last_commit_position) == (10, 13, 12)
 
 
+def test_a_request_that_names_no_place_is_a_plain_marker() -> None:
+    (cut,) = cutter().add(marked(10, f"{CUT_AT}soon:somebody"))
+    assert (cut.end, cut.requested) == (11, False)
+
+
 def test_a_place_behind_which_the_stream_was_cut_cannot_be_asked_for_any_more() -> None:
     under_test = cutter()
     under_test.add(marked(15, CUT))
