@@ -240,8 +240,12 @@ class SliceRunTrigger(_StoreTrigger):
             return asked
 
     def _ask_again(self, known: "SliceRequest") -> "SliceRequest | None":
+        instance: Any = self.task_instance
         with open_store(self.pipeline) as store:
-            return store.slice_requests.ask_again(known.request_id)
+            again = store.slice_requests.ask_again(known.request_id)
+            if self._is_killed:  # as in `_ask`
+                store.slice_requests.cancel(instance.id)
+            return again
 
     def _go_on_no_longer(self, known: "SliceRequest") -> None:
         with open_store(self.pipeline) as store:

@@ -124,7 +124,7 @@ class SnapshotOrchestrator:
             raise SnapshotError(
                 f"the snapshot {active.snapshot_id} of {name} is being exported by another orchestrator",
                 expected="one orchestrator per table",
-                remedy="wait for it, or stop it",
+                remedy="wait for it, or stop it; if it was killed, try again after worker.lease",
             )
         reason = "its orchestrator died before the export was complete"
         found = self.work.store.snapshots.set_snapshot_state(

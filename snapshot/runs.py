@@ -67,29 +67,32 @@ class SnapshotRuns:
         Readers see the old rows until the commit that shows the new ones. An error is only logged, such as of a source
         that is away: slices of the other tables can be applied meanwhile.
         """
-        wanted = self.wanted(tables)
-        if wanted:
-            due = self.store.stale_tables.wanting_snapshot()
-            wanted = tuple(name for name in wanted if self.store.tables.table(name).table_id in due)
-        if not wanted:
+        due = self._due(self.wanted(tables))
+        if not due:
             return ()
         try:
-            refused = self.set_up(wanted)
-            ready = tuple(name for name in wanted if name not in refused)
+            refused = self.set_up(due)
+            ready = tuple(name for name in due if name not in refused)
             log.info("snapshots begin by themselves", tables=", ".join(map(str, ready)))
             return self.take(ready, slots=slots) if ready else ()
         except CdcError as error:
-            log.warning("wanted snapshots not taken", tables=", ".join(map(str, wanted)), found=str(error))
+            log.warning("wanted snapshots not taken", tables=", ".join(map(str, due)), found=str(error))
             return ()
+
+    def _due(self, wanted: tuple[TableName, ...]) -> tuple[TableName, ...]:
+        due = self.store.stale_tables.wanting_snapshot() if wanted else ()
+        return tuple(name for name in wanted if self.store.tables.table(name).table_id in due)
 
     def begin(self, chosen: Sequence[str] | None, slots: int) -> list[dict[str, Any]]:
         """Makes the source ready; returns one SlotOrder per worker slot.
 
-        `chosen`: None stands for the tables that need a snapshot now. Returns an empty list if there is no table. A
-        table that the source refuses is left out, and `orchestrate` names it; if no table is left, raises the first
-        refusal.
+        `chosen`: None stands for the tables that need a snapshot now, without those that `take_wanted` leaves out; for
+        all of them if it leaves out all, as in a run that somebody starts or clears. Returns an empty list if there is no
+        table. A table that the source refuses is left out, and `orchestrate` names it; if no table is left, raises the
+        first refusal.
         """
-        names = self.wanted(self.table_names(())) if chosen is None else self.table_names(tuple(chosen))
+        wanted = self.wanted(self.table_names(())) if chosen is None else ()
+        names = self._due(wanted) or wanted if chosen is None else self.table_names(tuple(chosen))
         refused = self.set_up(names) if names else {}
         ready = [name for name in names if name not in refused]
         if names and not ready:

@@ -103,7 +103,7 @@ class StagingToLake:
     def fail(self, snapshot: Snapshot, error: str) -> Snapshot:
         """Marks a snapshot that could not be published as failed. Returns it as it is if the lake shows it.
 
-        A failed snapshot in the lake would stop its table: no slice is applied behind rows that the registry does not
+        A failed snapshot in the lake would stop its table: no slice is applied behind rows that the store does not
         know as published. Raises LeaseBusy while another process works on the table: it may be publishing.
         """
         with self.work.leased(snapshot.table_id):

@@ -127,7 +127,7 @@ class Repair:
         lake_table = self.work.lake_table(table)
         try:
             found = self._found(lake_table, held, version)
-        except (Exception, KeyboardInterrupt):
+        except BaseException:  # SystemExit, too, by which SIGTERM ends it
             with suppress(CdcError):
                 self.work.store.tables.end_repair(lease)  # nothing is written yet that somebody could register
             raise

@@ -92,8 +92,8 @@ class ResidentWorker:
         """Works until `stop` is set, or with `until_idle` until no request waits. Calls `beat` about every second.
 
         Also returns when the settings have changed; runs have `grace_of_a_change` to end. When `stop` is set, they have
-        `grace`. Then the requests and leases of those that go on are handed back: what such a run has not committed
-        yet, it commits no more.
+        `grace`. Then the requests and leases of those that go on are handed back. Such a run commits no more once it
+        notices that; until then the fence keeps its rows from counting twice.
         """
         renew = partial(self.requests.renew, self.owner, duration=self.lease_length)
         sent = time.monotonic()

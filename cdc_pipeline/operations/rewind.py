@@ -60,7 +60,7 @@ class Rewind:
             if fence.number != target.number:
                 raise FenceMismatch(
                     f"version {target.lake_version} of {table} held slices to {fence.number}",
-                    expected=f"{target.number}, as the registry says",
+                    expected=f"{target.number}, as the metadata store says",
                     remedy="run cdc rebuild: the metadata store does not belong to this lake",
                 )
             self.work.store.rewinds.reopen(held[0], after=target.number)

@@ -42,6 +42,17 @@ def test_one_that_failed_a_moment_ago_is_left_until_its_pause_is_over(world: Wor
         assert taken.state is SnapshotState.PUBLISHED
 
 
+def test_a_run_of_airflow_leaves_it_out_too_unless_it_is_the_only_one(world: World) -> None:
+    def begun() -> list[str]:
+        return [table for order in snapshot_runs(pipeline).begin(None, 1) for table in order["chosen"]]
+
+    run_sql(world.store_url, REMEMBER_A_FAILURE)
+    with world.process() as pipeline:
+        assert begun() == [str(world.tables[0])]
+        run_sql(world.store_url, "UPDATE cdc.source_table SET snapshot_wanted = true")
+        assert begun() == [str(name) for name in world.tables[1:]]
+
+
 def test_a_source_that_is_away_keeps_nobody_from_applying_slices(world: World) -> None:
     def away(_: Sequence[TableName]) -> Mapping[TableName, CdcError]:
         raise SourceAway("the source did not answer", remedy="start it")
