@@ -9,7 +9,7 @@ CdcError
 │   ├── SourceChanged       another system identifier, timeline or table oid
 │   │   └── TableStale      the stream lacks changes of this table: a new snapshot is needed
 │   ├── PartitionFailed     one stream partition cannot be read; the others go on
-│   ├── SourceBusy          another process reads the slot; the same call may succeed later
+│   ├── SourceBusy          another session has the slot or a lock; the same call may succeed later
 │   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
 ├── StoreAway               the metadata store does not answer; the same call is safe to repeat
@@ -122,7 +122,7 @@ class PartitionFailed(SourceError):
 
 
 class SourceBusy(SourceError):
-    """A reader whose connection broke holds the slot until the server notices."""
+    """Another session has what is needed: the slot, as a reader whose connection broke, or the lock of a table."""
 
     retryable: ClassVar[bool] = True
 

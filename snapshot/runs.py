@@ -87,9 +87,9 @@ class SnapshotRuns:
         """Makes the source ready; returns one SlotOrder per worker slot.
 
         `chosen`: None stands for the tables that need a snapshot now, without those that `take_wanted` leaves out; for
-        all of them if it leaves out all, as in a run that somebody starts or clears. Returns an empty list if there is no
-        table. A table that the source refuses is left out, and `orchestrate` names it; if no table is left, raises the
-        first refusal.
+        all of them if it leaves out all, as in a run that somebody starts or clears. Returns an empty list if there is
+        no table. A table that the source refuses is left out, and `orchestrate` names it; if no table is left, raises
+        the first refusal.
         """
         wanted = self.wanted(self.table_names(())) if chosen is None else ()
         names = self._due(wanted) or wanted if chosen is None else self.table_names(tuple(chosen))

@@ -158,7 +158,8 @@ def _other(value: Fields) -> Skipped:
     commit_time = _microseconds(value)
     if value.keys() <= _TIMES:
         return Skipped(kind="heartbeat", commit_time=commit_time)
-    if value.get("status") in ("BEGIN", "END") and {"id", "event_count"} <= value.keys() <= _TRANSACTION:
+    is_named = isinstance(value.get("id"), str) and value.keys() <= _TRANSACTION
+    if is_named and value.get("status") in ("BEGIN", "END"):
         return Skipped(kind="transaction metadata", commit_time=commit_time)
     if {"source", "ddl"} <= value.keys() <= _SCHEMA_CHANGE:
         return Skipped(kind="schema change", commit_time=commit_time)

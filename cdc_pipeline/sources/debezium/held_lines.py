@@ -44,8 +44,7 @@ class HeldRun(msgspec.Struct, kw_only=True):
 
     `name`: None for lines that belong to none. `source`: what the lines' own source calls it. `position`: that of the
     first event, 0 if it is not known. `first`: how many lines were read before the first one of `lines`. `order`: the
-    number of the last event in its transaction. `events`: how many were added so far. `entered`: the number of the
-    transaction for the decoder, None until the first lines are decoded.
+    number of the last event in its transaction. `events`: how many were added so far.
     """
 
     name: str | None
@@ -56,7 +55,6 @@ class HeldRun(msgspec.Struct, kw_only=True):
     order: int = 0
     events: int = 0
     lines: list[Line] = msgspec.field(default_factory=list)
-    entered: int | None = None
 
 
 class MissedEvents(msgspec.Struct, frozen=True):

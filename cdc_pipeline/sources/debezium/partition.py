@@ -155,6 +155,9 @@ class PartitionLines:
                 parts.pop()
         elif not everything and _transaction(parts[-1]) is not None and not (continues and len(parts) == 1):
             self._held = parts.pop()
+        if not parts and self._open is not None:
+            self._open = None
+            return [Group(lines=[], continues=True, is_closed=True)]
         self._open = open_after
         last = len(parts) - 1
         return [

@@ -126,7 +126,7 @@ class PlainTable:
         if versions[0] < memory.horizon.version:
             return 0
         memory.event, memory.position = events[-1], positions[-1]
-        memory.has_updates = memory.has_updates or events[-1].operation == "u"
+        memory.has_updates = memory.has_updates or any(event.operation == "u" for event in events)
         adding.go_on_by(self.layout.name, memory, positions)
         operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]
         taken.run_of(self.layout).add_rows(operations, rows, events, raws, versions, adding.commit_positions[first:end])

@@ -5,7 +5,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 
-_CONTENT = ("op", "before", "after", "source")
+_CONTENT = ("op", "before", "after")
 _READ_AT = ("ts_ms", "ts_us", "ts_ns")
 
 
@@ -13,14 +13,15 @@ def is_repeated(event: EnvelopeEvent, memory: PartitionMemory, *, in_order: bool
     """Returns whether a line of a keyless table was delivered before, so that its row would count twice.
 
     Decides by the event's position in the source's log, which never falls in a log that is sent once. Rows that one
-    statement wrote may share a position, such as those of COPY: of those that are equal, one counts. Rows of a snapshot
-    have one position and one `source`; each has the time at which it was read. `in_order`: the lines are in order.
+    statement wrote may share a position, such as those of COPY: of those that are equal, one counts, whatever else
+    `source` says, such as another version of the connector. Rows of a snapshot have one position and one `source`; each
+    has the time at which it was read. `in_order`: the lines are in order.
     """
     position = source_position(event)
     if position == 0:
         return False
     if not in_order or event.is_of_snapshot or not is_exact(event):
-        names = (*_CONTENT, "transaction", *(_READ_AT if event.is_of_snapshot else ()))
+        names = (*_CONTENT, "source", "transaction", *(_READ_AT if event.is_of_snapshot else ()))
         return memory.event is not None and _values(memory.event, names) == _values(event, names)
     block = event.value.get("transaction")
     order = block.get("total_order") if isinstance(block, dict) else None

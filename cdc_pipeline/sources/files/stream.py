@@ -95,7 +95,8 @@ class DebeziumStream:
             batch = self._read_partition(self._turns[0])
             if batch is not None:
                 return batch
-        finished = self._finished_markers()
+        # a marker has its place between two transactions
+        finished = [] if self._open is not None else self._finished_markers()
         if finished:
             return self._marked(finished)
         self._refuse_new_partitions()

@@ -16,6 +16,8 @@ from cdc_pipeline.settings.kafka import KafkaSource
 log = structlog.get_logger()
 
 CALL_SECONDS = 15.0
+ANSWER_SECONDS = CALL_SECONDS + 5
+"""The client answers each request by itself, with the reason if none came in time."""
 """How long one request may take before the cluster counts as away."""
 _LOOK_SECONDS = 1.0
 _CRITICAL = 2
@@ -80,7 +82,7 @@ class KafkaClient:
 
     def answer(self, future: Future[Answer]) -> Answer:
         """Waits for the answer to a request of `admin`. Raises as `ask` does."""
-        return self.ask(lambda: future.result(CALL_SECONDS))
+        return self.ask(lambda: future.result(ANSWER_SECONDS))
 
     def metadata(self) -> ClusterMetadata:
         """Returns the cluster's topics. Raises as `ask` does: at once if the brokers refuse the login.

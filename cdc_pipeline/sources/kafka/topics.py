@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
+from cdc_pipeline.sources.kafka.client import ANSWER_SECONDS, CALL_SECONDS, KafkaClient
 
 _COMPACT = "compact"
 _NOT_SHOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -91,7 +91,7 @@ def read_topic_ids(client: KafkaClient, names: Collection[str]) -> dict[str, str
     found = {}
     for name, future in described.items():
         try:
-            found[name] = str(future.result(CALL_SECONDS).topic_id)
+            found[name] = str(future.result(ANSWER_SECONDS).topic_id)
         except KafkaException as error:
             if error.args[0].code() not in _NOT_SHOWN:
                 client.fail(error.args[0])

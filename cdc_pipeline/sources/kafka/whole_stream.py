@@ -10,7 +10,7 @@ import numpy as np
 import structlog
 
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.held_lines import HeldRun, MissedEvents, Release
+from cdc_pipeline.sources.debezium.held_lines import MissedEvents, Release
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 from cdc_pipeline.sources.debezium.partition import Line, PartitionLines
 from cdc_pipeline.sources.debezium.record_line import RecordLine
@@ -161,8 +161,8 @@ class WholeTransactionStream(DebeziumStream):
             opened = _OpenRelease(first=first, next=first, commit_time=self._commit_time)
         events: list[TableEvents] = []
         for number, taken in release.taken.items():
-            for run, lines in taken:
-                self._decode(number, run, lines, opened)
+            for _, lines in taken:
+                self._decode(number, lines, opened)
             events.extend(_at(found, opened.first) for found in self._decoder.take(number))
         if release.offset is not None:
             opened.next += 1
@@ -171,14 +171,8 @@ class WholeTransactionStream(DebeziumStream):
         ended = [self._close(opened)] if release.is_closed else []
         return EventBatch(events=tuple(events), transactions=transactions_of(ended))
 
-    def _decode(self, number: int, run: HeldRun, lines: Sequence[Line], opened: _OpenRelease) -> None:
-        """Decodes lines of one transaction.
-
-        All its lines get the transaction number `run.entered`, by which the decoder recognises repeated events.
-        """
-        if run.entered is None:
-            run.entered = opened.next
-        decoded = self._decoder.add(number, lines, run.entered)
+    def _decode(self, number: int, lines: Sequence[Line], opened: _OpenRelease) -> None:
+        decoded = self._decoder.add(number, lines, opened.next)
         self._skipped.update(decoded.skipped)
         opened.next += len(lines)
         if decoded.commit_time is not None:

@@ -33,6 +33,7 @@ _HARMLESS = re.compile(
     rf"|ADD PARTITION{_IF}(?: (?:NO_WRITE_TO_BINLOG|LOCAL))?(?: \(\)| PARTITIONS \d+)|ANALYZE PARTITION {_NAME}"
 )
 """Clauses that leave rows and columns as they are, as `_shown` writes them, from their first word to their last."""
+_LOSES_ROWS = re.compile(r"\b(?:DROP|TRUNCATE|EXCHANGE) PARTITION\b")
 _CASCADE = re.compile(r"\b(FOREIGN KEY\b.*)?\bREFERENCES .*\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)\b")
 _NO_COLUMN = frozenset(
     {
@@ -56,13 +57,14 @@ class Alteration:
     """What the clauses of an ALTER TABLE do.
 
     `is_harmless`: rows and columns stay as they are. `takes_names`: a column gets a name that a column of the table had
-    before, maybe itself. `cascades`: by a foreign key the engine changes rows without events. `column_cascades`: so it
-    does if the server makes a foreign key of the REFERENCES of a column. `new_names`: those that the table gets.
-    `exchanged`: tables that get its rows, or whose rows it gets.
+    before, maybe itself. `loses_rows`: a partition loses its rows. `cascades`: by a foreign key the engine changes rows
+    without events. `column_cascades`: so it does if the server makes a foreign key of the REFERENCES of a column.
+    `new_names`: those that the table gets. `exchanged`: tables that get its rows, or whose rows it gets.
     """
 
     is_harmless: bool
     takes_names: bool
+    loses_rows: bool
     cascades: bool
     column_cascades: bool
     new_names: tuple[TableInText, ...]
@@ -77,6 +79,7 @@ def alteration_of(clauses: Iterable[Token]) -> Alteration:
     return Alteration(
         is_harmless=all(map(_HARMLESS.fullmatch, shown)),
         takes_names=_takes_names(divided),
+        loses_rows=any(map(_LOSES_ROWS.search, shown)),
         cascades=True in keys,
         column_cascades=False in keys,
         new_names=tuple(_new_names(divided)),

@@ -155,7 +155,7 @@ class _Statement:
         if found.is_harmless and not is_ignoring:
             return
         # MariaDB's IGNORE deletes rows and changes values wherever a clause does not fit them
-        replaces = is_ignoring or found.takes_names
+        replaces = is_ignoring or found.takes_names or found.loses_rows
         if found.cascades:
             yield self._effect(Effect.CASCADES, table)
         if found.column_cascades:

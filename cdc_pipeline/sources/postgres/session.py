@@ -19,9 +19,10 @@ _OPTIONS = (
     # A query from which row-level security would hide rows is an error.
     "-c row_security=off "
     # A pipeline's sessions may be idle for a slice's length and read for as long as a table takes.
-    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
+    "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
-_TRANSACTION_TIMEOUT = 170_000
+_LATER_TIMEOUTS = {"idle_session_timeout": 140_000, "transaction_timeout": 170_000}
+"""Timeouts, and the first version that has them: an option that a server does not know ends a connection."""
 _BROKEN = (psycopg2.OperationalError, psycopg2.InterfaceError)
 _IN_USE = frozenset({"55006", "55P03"})
 """SQLSTATE of an object that is in use, and of a lock that was not given in time."""
@@ -48,10 +49,10 @@ def connect_for_replication(url: str) -> psycopg2.extras.LogicalReplicationConne
 
 
 def _unbound(connection: psycopg2.extensions.connection) -> None:
-    """Switches off the timeout that servers before version 17 do not know; an unknown option ends a connection."""
-    if connection.server_version >= _TRANSACTION_TIMEOUT:
-        with connection.cursor() as cursor:
-            cursor.execute("SET transaction_timeout = 0")
+    with connection.cursor() as cursor:
+        for name, version in _LATER_TIMEOUTS.items():
+            if connection.server_version >= version:
+                cursor.execute(f"SET {name} = 0")
 
 
 @contextmanager

@@ -147,7 +147,7 @@ class _Look:
             except TableStale as error:
                 self.stop(table, before, in_catalogue, error)
             except SourceError as error:
-                if self.registered is None:
+                if self.registered is None or error.retryable:
                     raise
                 self.refused[table.table] = error
         return found

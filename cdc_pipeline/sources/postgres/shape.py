@@ -126,8 +126,8 @@ class SourceShape:
     `labels`: what the columns' texts depend on besides: enum labels by oid; by "type " and its oid, a composite
     type: numbers and types of its attributes, " = ", and their names. `leaves`: for a partitioned table, by the leaf's
     oid: its file number, whether it was created as a partition, and the transactions that attached it. `is_named`: a
-    publication names the table, and not only its schema or all tables. `large_values`: the oid of the table with its
-    large values, 0 for none.
+    publication names the table now, and not only its schema or all tables; it is not stored. `large_values`: the oid of
+    the table with its large values, 0 for none.
     """
 
     oid: int
@@ -185,6 +185,7 @@ class SourceShape:
     def to_json(self) -> dict[str, Any]:
         """Returns the shape as the metadata store returns it: with lists in place of tuples."""
         document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        del document["is_named"]
         return document
 
     @classmethod

@@ -167,7 +167,7 @@ def _of_publication(before: SourceShape, now: SourceShape, pairs: list[tuple[Sha
     ALTER TABLE gives a rewritten table another one for its large values; VACUUM FULL, CLUSTER and TRUNCATE do not.
     Attaching and detaching write each column's row of the catalogue again.
     """
-    if before.is_named or now.is_named or now.leaves is not None:
+    if now.is_named or now.leaves is not None:
         return []
     found = []
     has_other = before.large_values != now.large_values and 0 not in (before.large_values, now.large_values)

@@ -65,7 +65,8 @@ def _shape_at(connection: psycopg2.extensions.connection, table: KnownTable) -> 
     now = read_shapes(connection, [table.source_id]).get(table.source_id)
     for shape in reversed(known):
         if now is not None and _columns(shape) == _columns(now):
-            return replace(shape, file_number=now.file_number, leaves=now.leaves, columns=_as_of(shape, now))
+            found = replace(shape, file_number=now.file_number, leaves=now.leaves, columns=_as_of(shape, now))
+            return replace(found, large_values=now.large_values)
     raise SnapshotError(
         f"{table.name} changed its columns right before the cutoff",
         expected="the columns that its stream was opened with",

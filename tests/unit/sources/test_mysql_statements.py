@@ -16,12 +16,12 @@ ANY = ("", None)
         ("ALTER TABLE orders ADD COLUMN x INT", [(Effect.CHANGED, "shop", "orders")]),
         ('ALTER TABLE "orders" DROP x', [(Effect.CHANGED, "shop", "orders")]),
         ("/* a tool */ alter table orders modify x text", [(Effect.CHANGED, "shop", "orders")]),
-        ("ALTER TABLE orders DROP PARTITION p0", [(Effect.CHANGED, "shop", "orders")]),
-        ("ALTER TABLE orders WAIT 5 DROP PARTITION p0", [(Effect.CHANGED, "shop", "orders")]),
-        ("ALTER TABLE IF EXISTS orders NOWAIT TRUNCATE PARTITION p0", [(Effect.CHANGED, "shop", "orders")]),
+        ("ALTER TABLE orders DROP PARTITION p0", [(Effect.REPLACED, "shop", "orders")]),
+        ("ALTER TABLE orders WAIT 5 DROP PARTITION p0", [(Effect.REPLACED, "shop", "orders")]),
+        ("ALTER TABLE IF EXISTS orders NOWAIT TRUNCATE PARTITION p0", [(Effect.REPLACED, "shop", "orders")]),
         (
             "ALTER TABLE orders NOWAIT EXCHANGE PARTITION p0 WITH TABLE parts",
-            [(Effect.CHANGED, "shop", "orders"), (Effect.ANOTHER, "shop", "parts")],
+            [(Effect.REPLACED, "shop", "orders"), (Effect.ANOTHER, "shop", "parts")],
         ),
         ("ALTER TABLE orders ADD INDEX (x), ADD y INT", [(Effect.CHANGED, "shop", "orders")]),
         (
@@ -30,7 +30,7 @@ ANY = ("", None)
         ),
         (
             "ALTER TABLE orders EXCHANGE PARTITION p WITH TABLE parts",
-            [(Effect.CHANGED, "shop", "orders"), (Effect.ANOTHER, "shop", "parts")],
+            [(Effect.REPLACED, "shop", "orders"), (Effect.ANOTHER, "shop", "parts")],
         ),
         (
             "RENAME TABLE orders TO old, _orders_new TO orders",
