@@ -17,6 +17,12 @@ from cdc_pipeline.sources.postgres.session import answering
 
 _SHAPES = f"""
 WITH RECURSIVE wanted AS (SELECT unnest(%(tables)s::oid[]) AS oid), {PARTS},
+-- a partitioned table has no rows, so what older ones show is kept with its leaves alone
+of_leaves AS MATERIALIZED (
+    SELECT leaf.root, a.attname, max(array_to_string(a.attmissingval, '')) AS missing
+    FROM parts AS leaf JOIN pg_attribute AS a ON a.attrelid = leaf.relation
+    WHERE leaf.root <> leaf.relation AND leaf.kind <> 'p' AND a.atthasmissing GROUP BY leaf.root, a.attname
+),
 -- types that a column's text depends on: base types of domains, elements of arrays and ranges, attributes of
 -- composite types
 used (relation, type) AS (
@@ -40,11 +46,8 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                    a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.xmin::text,
                    -- an array of one value, whose type decides how the array's own text parts and quotes values
                    CASE WHEN a.atthasmissing THEN array_to_string(a.attmissingval, '')
-                        -- a partitioned table has no rows, so what they show is kept with its leaves alone
                         WHEN c.relkind = 'p' THEN (
-                            SELECT max(array_to_string(la.attmissingval, '')) FROM parts AS leaf
-                            JOIN pg_attribute AS la ON la.attrelid = leaf.relation AND la.attname = a.attname
-                            WHERE leaf.root = c.oid AND leaf.kind <> 'p' AND la.atthasmissing) END,
+                            SELECT l.missing FROM of_leaves AS l WHERE l.root = c.oid AND l.attname = a.attname) END,
                    CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                    -- what the expression reads: until version 14 noted with the column, since then with the expression
                    CASE WHEN a.attgenerated <> '' THEN (
