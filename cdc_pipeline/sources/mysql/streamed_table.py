@@ -151,7 +151,7 @@ def noted_changes(tables: Iterable[BinlogTable], position: int) -> str:
 
 _UNSEEN = {
     Effect.ANOTHER: "was dropped, renamed or made again",
-    Effect.REPLACED: "was altered so that a column has a name that was another's, or values that the log does not show",
+    Effect.REPLACED: "was altered: a column has a name that was another's, or rows or values went without events",
     Effect.CASCADES: "got a foreign key with CASCADE or SET NULL, by which its rows change without events",
     Effect.ROWS: "may have been changed by a statement that the log has as text, without its rows",
 }
