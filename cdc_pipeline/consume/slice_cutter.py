@@ -243,8 +243,7 @@ def _characters(event: UnfitEvent) -> int:
 
 def _asked(marker: Marker) -> int | None:
     """Returns the position at which a marker message requests a cut; None for any other, which anybody may write."""
-    found = _ASKED.match(marker.text)
-    return None if found is None else int(found[1], 16)
+    return int(found[1], 16) if (found := _ASKED.match(marker.text)) else None
 
 
 def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:

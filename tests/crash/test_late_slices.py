@@ -20,11 +20,7 @@ from tests.support.streams import run_sql
 
 def test_a_repair_that_was_taken_over_decides_nothing_any_more(world: World) -> None:
     """Its rows may be older than a delete that left no tombstone, since the other repair has ended."""
-    things = world.tables[0]
-    register_changes(world)
-    with world.process() as pipeline:
-        apply_all(pipeline)
-    lose_a_row(world, things)
+    things = without_a_row(world)
 
     def rival() -> None:
         world.expire_leases()
@@ -41,6 +37,15 @@ def test_a_repair_that_was_taken_over_decides_nothing_any_more(world: World) -> 
     with world.process() as pipeline:
         table = pipeline.lake_table(things)
         assert lake_rows(pipeline, table) == source_rows(world, table)
+
+
+def without_a_row(world: World) -> TableName:
+    """Applies changes, and takes a row of the returned table out of the lake."""
+    register_changes(world)
+    with world.process() as pipeline:
+        apply_all(pipeline)
+    lose_a_row(world, world.tables[0])
+    return world.tables[0]
 
 
 def begin_snapshot(world: World, table: TableName) -> None:
@@ -66,11 +71,7 @@ def test_a_repair_is_refused_while_a_snapshot_is_taken(world: World) -> None:
 
 def test_a_repair_that_waits_for_a_snapshot_gives_up_in_time(world: World) -> None:
     """The snapshot began between the registration of the late slice and its application."""
-    things = world.tables[0]
-    register_changes(world)
-    with world.process() as pipeline:
-        apply_all(pipeline)
-    lose_a_row(world, things)
+    things = without_a_row(world)
     rounds = Counter[str]()
 
     def begin_then_count(step: str, moment: Moment) -> None:

@@ -16,9 +16,9 @@ from cdc_pipeline.settings.kafka import KafkaSource
 log = structlog.get_logger()
 
 CALL_SECONDS = 15.0
-ANSWER_SECONDS = CALL_SECONDS + 5
-"""The client answers each request by itself, with the reason if none came in time."""
 """How long one request may take before the cluster counts as away."""
+ANSWER_SECONDS = CALL_SECONDS + 5
+"""The client itself ends each request in time, with the reason: whoever waits for that waits a little longer."""
 _LOOK_SECONDS = 1.0
 _CRITICAL = 2
 _QUEUED_KILOBYTES = 32 << 10
