@@ -29,8 +29,8 @@ from cdc_pipeline.record import COMMIT_TIME, Operation, TableName, decode_positi
 from cdc_pipeline.record import OPERATION as OWN_OPERATION
 from cdc_pipeline.record import TRANSACTION as OWN_TRANSACTION
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.settings.file import load_settings
-from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.kinesis.calls import connected
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.sources.protocol import EventBatch, Source, TableEvents

@@ -1,7 +1,9 @@
 """Maintenance of a lake table: merge small files, write checkpoints, remove tombstones, delete unused files."""
 
-from collections.abc import Callable
-from datetime import timedelta
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import structlog
@@ -12,7 +14,6 @@ from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.checkpoint_rows import UnknownContent
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.lake_rows_sql import DELETION
-from cdc_pipeline.lake.log_cleanup import clean_log, duration_of
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
 from cdc_pipeline.lake.reshaping import configuration_of
@@ -157,3 +158,77 @@ def vacuum(session: SparkSession, url: str, retention: timedelta) -> None:
         )
     hours = -(-retention // _HOUR)
     session.sql(f"VACUUM {table_at(url)} RETAIN {hours} HOURS").collect()
+
+
+_UNFINISHED_FOLDER = "_temporary"
+"""Spark writes files in such a folder before it moves them."""
+
+
+def delete_leftovers(store: ObjectStore, folder: str, older_than: datetime) -> int:
+    """Deletes unfinished files that were written before `older_than`. Returns how many.
+
+    `folder`: the table's. Lists everything in it, so do not call it for a claim.
+    """
+    keys = [found.key for found in store.list_prefix(folder) if _is_unfinished(found.key.removeprefix(f"{folder}/"))]
+    keys += store.unfinished(folder)
+    filesystem, root = store.filesystem()
+    written = [info.mtime for info in filesystem.get_file_info([f"{root}/{key}" for key in keys])]
+    old = [key for key, at in zip(keys, written, strict=True) if at is not None and at < older_than]
+    store.delete_all(old)
+    return len(old)
+
+
+def _is_unfinished(path: str) -> bool:
+    return _UNFINISHED_FOLDER in path.split("/")[:-1]
+
+
+_VERSIONED = re.compile(r"(?:\d{20}\.)?(\d{20})\.(?:json|crc|compacted\.json|checkpoint\..+)")
+"""An object of the log. The number is its version; for compacted commits the last one."""
+_SWITCH, _RETENTION = "delta.enableExpiredLogCleanup", "delta.logRetentionDuration"
+_LONGEST = "interval 30 days"
+_AMOUNT = re.compile(r"(\d+) (week|day|hour|minute|second|millisecond|microsecond)s?")
+
+
+def clean_log(
+    store: ObjectStore, log: DeltaLog, latest: int, configuration: Mapping[str, str], now: datetime, on_step: OnStep
+) -> int:
+    """Deletes objects that only versions older than `delta.logRetentionDuration` need. Returns their number.
+
+    Every version that was the latest at some time since then can still be read. Like Delta, this counts whole days, so
+    it deletes once a day. At other times it reads a few objects, whatever the length of the log.
+    """
+    retention = duration_of(configuration.get(_RETENTION, _LONGEST))
+    if configuration.get(_SWITCH) == "false" or retention is None:
+        return 0
+    cutoff = (now - retention).replace(hour=0, minute=0, second=0, microsecond=0)
+    # Versions are deleted from the oldest on, so those that exist are the last ones.
+    oldest = bisect_left(range(latest), 1, key=lambda version: int(log.exists(version)))
+    if _time_of(log, oldest) >= cutoff:
+        return 0
+    young = bisect_left(range(oldest, latest + 1), cutoff, key=lambda version: _time_of(log, version))
+    last_expired = oldest + young - 1
+    kept_from, _ = log.checkpoint_before(last_expired)
+    with step(on_step, "lake_log.clean"):
+        expired = [found.key for found in store.list_prefix(log.folder) if _version_of(found.key) < kept_from]
+        store.delete_all(sorted(expired, key=_version_of))
+    return len(expired)
+
+
+def duration_of(text: str) -> timedelta | None:
+    """Returns the duration of a table property such as `interval 7 days`. None if it is written in another way."""
+    words = text.strip().lower().removeprefix("interval ")
+    amounts = _AMOUNT.findall(words)
+    if not amounts or _AMOUNT.sub("", words).strip():
+        return None
+    return sum((timedelta(**{f"{unit}s": int(amount)}) for amount, unit in amounts), timedelta())
+
+
+def _time_of(log: DeltaLog, version: int) -> datetime:
+    """Returns the time of a commit. A commit without a time counts as young and is kept."""
+    commit = log.read(version)
+    return commit.time if commit is not None and "timestamp" in commit.info else datetime.max.replace(tzinfo=UTC)
+
+
+def _version_of(key: str) -> float:
+    found = _VERSIONED.fullmatch(key.rpartition("/")[2])
+    return int(found[1]) if found else float("inf")

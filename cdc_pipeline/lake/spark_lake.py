@@ -21,7 +21,7 @@ from cdc_pipeline.lake.fence import read_fence, write_again
 from cdc_pipeline.lake.few_rows import compact_few
 from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.ledger_values import LakeLedger
-from cdc_pipeline.lake.leftovers import delete_leftovers
+from cdc_pipeline.lake.maintenance import delete_leftovers
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.optimization import TableOptimization

@@ -8,13 +8,12 @@ from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.inspection.queries import Inspection
 from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.ledger.claims import Claims
-from cdc_pipeline.metadata_store.ledger.consumers import Consumers
+from cdc_pipeline.metadata_store.ledger.consumers import Consumers, SourceFiles
 from cdc_pipeline.metadata_store.ledger.failures import Failures
 from cdc_pipeline.metadata_store.ledger.lake_positions import LakePositions
 from cdc_pipeline.metadata_store.ledger.quarantine import Quarantine
 from cdc_pipeline.metadata_store.ledger.registration import Registration
 from cdc_pipeline.metadata_store.ledger.slices import Slices
-from cdc_pipeline.metadata_store.ledger.source_files import SourceFiles
 from cdc_pipeline.metadata_store.ledger.stale_tables import StaleTables
 from cdc_pipeline.metadata_store.ledger.streams import Streams
 from cdc_pipeline.metadata_store.ledger.tables import Tables

@@ -127,6 +127,7 @@ class Repair:
         lake_table = self.work.lake_table(table)
         try:
             found = self._found(lake_table, held, version)
+            rows = _events(found, lake_table.schema, held.version, held.time)
         except BaseException:  # SystemExit, too, by which SIGTERM ends it
             with suppress(CdcError):
                 self.work.store.tables.end_repair(lease)  # nothing is written yet that somebody could register
@@ -134,7 +135,6 @@ class Repair:
         written = found[OPERATION].to_pylist().count("i")
         number = None
         if found.num_rows:
-            rows = _events(found, lake_table.schema, held.version, held.time)
             row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
             number = self.late_slices.register(row, _STREAM_PARTITION, folder, rows, lake_table.schema, lease=lease)
         else:

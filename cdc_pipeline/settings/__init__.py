@@ -11,11 +11,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import OWN_PREFIX, TableName
+from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
-from cdc_pipeline.settings.dynamodb import DynamodbSource
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.settings.lake_location import is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource

@@ -109,17 +109,10 @@ class ConsumerOpening:
                 expected=f"the stream partitions {sorted(registered)}, which are registered",
                 remedy=_SET_UP,
             )
-        gone = set(registered) - set(survey.stream_partitions)
-        if gone and capabilities.follows_partitions:
-            # Such a survey has every registered one.
-            raise StreamMoved(
-                f"the stream partition {min(gone)} of the stream {name} was registered meanwhile",
-                remedy="the source is surveyed again",
-            )
         # Stream and partitions are registered already, so this call only compares them and creates nothing, except for
         # new stream partitions that the source lets a consumer follow. A database gets none: its rows are dealt to a
         # fixed number.
-        self.registered.register(survey, adds_partitions=not capabilities.copies_tables)
+        self.registered.register(survey, capabilities)
 
     def _note_unregistered(self, survey: SourceSurvey, tables: Mapping[TableName, KnownTable]) -> None:
         """Logs the tables that pipeline.yml lists and that are not registered; they are not read.

@@ -10,7 +10,7 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import KnownTable, PartitionProgress, StreamIdentity
-from cdc_pipeline.sources.protocol import SourceSurvey
+from cdc_pipeline.sources.protocol import SourceCapabilities, SourceSurvey
 
 _NOT_NOTED = ""
 
@@ -60,21 +60,21 @@ class RegisteredStream:
             slot=identity.channel,
         )
 
-    def register(self, survey: SourceSurvey, *, adds_partitions: bool) -> None:
+    def register(self, survey: SourceSurvey, capabilities: SourceCapabilities) -> None:
         """Registers the stream and its partitions, or the server that succeeds the registered one.
 
         Durable on return, idempotent. Raises SourceChanged if the stream was registered for another source, or if a
-        stream partition is gone.
+        stream partition is gone. Raises StreamMoved if another consumer registered a new one since the survey began.
         """
         stream, streams = self.stream_of(survey.identity), self.store.streams
         if survey.is_successor:
             streams.follow(stream)
-        if adds_partitions:
+        if capabilities.copies_tables:
+            streams.register_stream(stream, stream_partitions=len(survey.stream_partitions))
+        else:
             partitions = survey.stream_partitions
             names = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, "")
-            streams.extend_stream(stream, names)
-        else:
-            streams.register_stream(stream, stream_partitions=len(survey.stream_partitions))
+            streams.extend_stream(stream, names, surveyed_all=capabilities.follows_partitions)
 
     @contextmanager
     def kept_alarm(self, owner: str | None = None) -> Iterator[None]:

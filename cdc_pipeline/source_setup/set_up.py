@@ -61,7 +61,7 @@ class SourceSetup:
         survey = self.source.survey(self.registered, begin_again)
         # The rows of a database are dealt to a fixed number of stream partitions. Other sources have their own, and may
         # add some.
-        self.registered.register(survey, adds_partitions=not self.source.capabilities.copies_tables)
+        self.registered.register(survey, self.source.capabilities)
         self.stale.note_stale(survey, before)
         self.stale.note_unlisted()
         again = survey.stale.keys() & set(begin_again)

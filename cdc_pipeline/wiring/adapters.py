@@ -11,11 +11,10 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings, Settings
+from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
-from cdc_pipeline.settings.dynamodb import DynamodbSource
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource

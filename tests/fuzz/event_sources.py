@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from confluent_kafka import Producer
 
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings.dynamodb import DynamodbSource
-from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.sources.dynamodb.source import dynamodb_source
 from cdc_pipeline.sources.kinesis.source import ShardSource, kinesis_source
 from cdc_pipeline.wiring import Pipeline

@@ -13,7 +13,7 @@ import boto3.session
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.source_setup.set_up import SetUp
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 from cdc_pipeline.sources.kinesis.source import kinesis_source

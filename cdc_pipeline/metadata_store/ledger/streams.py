@@ -34,15 +34,15 @@ class Streams:
             _insert_stream(connection, stream)
             _register_partitions(connection, stream.name, stream_partitions)
 
-    def extend_stream(self, stream: Stream, stream_partitions: Mapping[int, str]) -> None:
+    def extend_stream(self, stream: Stream, stream_partitions: Mapping[int, str], *, surveyed_all: bool) -> None:
         """Like `register_stream`, for a source that may get more stream partitions: adds the new ones.
 
-        `stream_partitions`: the source's name of each, or "". Raises SourceChanged when the source lacks a registered
-        stream partition, StreamMoved when one is registered under another name.
+        `stream_partitions`: the source's name of each, or "". `surveyed_all`: also those that the source lacks now.
+        Raises SourceChanged when one is gone, StreamMoved when one was registered meanwhile, or under another name.
         """
         with self.database.transaction("stream.register") as connection:
             _insert_stream(connection, stream)
-            _add_partitions(connection, stream.name, stream_partitions)
+            _add_partitions(connection, stream.name, stream_partitions, surveyed_all=surveyed_all)
 
     def add_partitions(self, name: str, stream_partitions: Collection[int]) -> None:
         """Adds those that are not registered, without the source's names: the cut that first has them has the names."""
@@ -252,11 +252,17 @@ def _register_partitions(connection: Connection, name: str, stream_partitions: i
         )
 
 
-def _add_partitions(connection: Connection, name: str, wanted: Mapping[int, str]) -> None:
+def _add_partitions(connection: Connection, name: str, wanted: Mapping[int, str], *, surveyed_all: bool) -> None:
     known = _known_partitions(connection, name)
-    if known - wanted.keys():
+    missing = known - wanted.keys()
+    if missing and surveyed_all:
+        raise StreamMoved(
+            f"the stream partition {min(missing)} of the stream {name} was registered meanwhile",
+            remedy="the source is surveyed again",
+        )
+    if missing:
         raise SourceChanged(
-            f"the stream {name} has no stream partition {min(known - wanted.keys())} any more",
+            f"the stream {name} has no stream partition {min(missing)} any more",
             expected=f"the stream partitions {sorted(known)}",
             remedy="bring it back: what was not read of it yet is missing",
         )

@@ -1,6 +1,5 @@
 """The tables of the metadata store in schema `cdc`; the first migration makes them, a test holds it equal to them."""
 
-from cdc_pipeline.metadata_store.models.failures import damaged_slice, failing_table, quarantine
 from cdc_pipeline.metadata_store.models.ledger import (
     SCHEMA,
     boundary,
@@ -16,7 +15,13 @@ from cdc_pipeline.metadata_store.models.ledger import (
     stream_partition,
     table_schema,
 )
-from cdc_pipeline.metadata_store.models.requests import resident_worker, slice_request
+from cdc_pipeline.metadata_store.models.operations import (
+    damaged_slice,
+    failing_table,
+    quarantine,
+    resident_worker,
+    slice_request,
+)
 from cdc_pipeline.metadata_store.models.snapshots import snapshot, snapshot_task
 
 __all__ = [

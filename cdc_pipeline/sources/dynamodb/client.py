@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from botocore.exceptions import ClientError
 
-from cdc_pipeline.settings.dynamodb import DynamodbSource
+from cdc_pipeline.settings.aws import DynamodbSource
 from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, opened_iterator, refusal
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 

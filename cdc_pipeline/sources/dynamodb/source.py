@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.settings.dynamodb import DynamodbSource
+from cdc_pipeline.settings.aws import DynamodbSource
 from cdc_pipeline.sources.dynamodb.records import TableRecords
 from cdc_pipeline.sources.kinesis.shards import ShardClient
 from cdc_pipeline.sources.kinesis.source import ShardSource

@@ -9,7 +9,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.sources.kinesis.calls import GONE, StreamCalls, code_of, connected, opened_iterator, refusal
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 

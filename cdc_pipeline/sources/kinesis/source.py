@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import oldest_to_come

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from cdc_pipeline.errors import DecodeError
-from cdc_pipeline.sources.mysql.packed_decimals import decimal_reader
+from cdc_pipeline.sources.mysql.packed_values import decimal_reader
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY = range(4)
 _LITERAL, _STRING, _OPAQUE = 4, 12, 15

@@ -16,11 +16,11 @@ from pymysqlreplication.constants import FIELD_TYPE
 
 from cdc_pipeline.errors import DecodeError
 from cdc_pipeline.sources.mysql.json_text import json_text
-from cdc_pipeline.sources.mysql.packed_decimals import decimal_reader
-from cdc_pipeline.sources.mysql.packed_times import (
+from cdc_pipeline.sources.mysql.packed_values import (
     Reader,
     check_end,
     datetime_reader,
+    decimal_reader,
     read_date,
     read_year,
     time_reader,

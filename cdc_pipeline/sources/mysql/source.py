@@ -1,28 +1,30 @@
 """A MariaDB or MySQL server as a source. Its binary log is the stream; held snapshots copy its tables."""
 
+import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymysql.connections import Connection
 
-from cdc_pipeline.errors import LeaseBusy, SnapshotError, SourceError, SourceGap
+from cdc_pipeline.errors import LeaseBusy, SnapshotError, SourceError, SourceGap, UsageError
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.database import DatabaseSource
 from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, NewBeginning, StreamIdentity
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, all_tables, read_server, read_shapes
+from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
 from cdc_pipeline.sources.mysql.held_snapshot import check_held, hold_snapshot, is_locked
 from cdc_pipeline.sources.mysql.markers import MarkerTable
-from cdc_pipeline.sources.mysql.session import MysqlAddress, address_of, session
+from cdc_pipeline.sources.mysql.session import MysqlAddress, address_of, rows, session
 from cdc_pipeline.sources.mysql.setup import execute_plan, plan_source
 from cdc_pipeline.sources.mysql.shape import TableShape
 from cdc_pipeline.sources.mysql.survey import MysqlSurvey
 from cdc_pipeline.sources.mysql.table_copy import MysqlCopy
-from cdc_pipeline.sources.mysql.written_position import written_position
 from cdc_pipeline.steps import step
 
 
@@ -189,3 +191,52 @@ def _refuse_shorter_log(connection: "Connection[Any]", server: BinlogServer, reg
             remedy="the server was set back, or RESET MASTER was run: run cdc setup-source --begin-again, then cdc"
             " snapshot",
         )
+
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
+
+_FILE_AND_POSITION = re.compile(r"([^\s:]+):([0-9]{1,19})")
+
+
+def written_position(connection: "Connection[Any]", text: str) -> int:
+    """Returns the position behind the transaction of MariaDB's GTID, or behind what its log has before `file:position`.
+
+    For MySQL, returns the position behind a set of GTIDs. Raises UsageError for other text, and for a position that the
+    server's log does not have.
+    """
+    server = read_server(connection)
+    is_mariadb = server.dialect.is_mariadb
+    found = _in_mariadb(connection, text) if is_mariadb else _in_mysql(server, text)
+    if found is None or found > server.end:
+        form = "a GTID up to {}, or file:position of a binary log that the server still has" if is_mariadb else "{}"
+        raise UsageError(
+            f"--as-of {text!r} is no position of the source",
+            expected=form.format(server.place) if is_mariadb else f"all GTIDs up to the export, within {server.place}",
+            remedy="give what SELECT @@gtid_binlog_pos or SHOW MASTER STATUS showed when the export was taken"
+            if is_mariadb
+            else "give what SELECT @@GLOBAL.gtid_executed showed when the export was taken",
+        )
+    return found
+
+
+def _in_mariadb(connection: "Connection[Any]", text: str) -> int | None:
+    with suppress(SourceError):
+        return parse_gtid(text).end
+    placed = _FILE_AND_POSITION.fullmatch(text)
+    if placed is None:
+        return None
+    ((before,),) = rows(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (placed[1], int(placed[2])))
+    if before is None:
+        return None
+    last = last_gtid(before.decode() if isinstance(before, bytes) else before)
+    return 1 if last is None else last.end
+
+
+def _in_mysql(server: BinlogServer, text: str) -> int | None:
+    """Returns None for a set that is not whole: every UUID of the server has to be in it, from its first number on."""
+    with suppress(SourceError):
+        found, executed = parse_gtid_set(text), server.place
+        if isinstance(executed, GtidSet) and executed.contains(found) and found.begins_like(executed):
+            return found.end
+    return None

@@ -13,7 +13,7 @@ import pytest
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings, TableSettings
-from cdc_pipeline.settings.dynamodb import DynamodbSource
+from cdc_pipeline.settings.aws import DynamodbSource
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.dynamodb.client import DynamodbClient

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, StreamMoved
-from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
 from cdc_pipeline.sources.kinesis.client import KinesisClient, identity_of
 from cdc_pipeline.sources.kinesis.shards import Fetched

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from cdc_pipeline.lake.leftovers import delete_leftovers
+from cdc_pipeline.lake.maintenance import delete_leftovers
 from tests.support.faulty_server import Call, faulty
 from tests.support.s3 import s3_objects
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cdc_pipeline.apply.slice_check import check_content, check_slice_file
+from cdc_pipeline.apply.claim_work import check_content, check_slice_file
 from cdc_pipeline.errors import SliceDamaged
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.object_store.local import LocalObjectStore

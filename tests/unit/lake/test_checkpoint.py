@@ -15,7 +15,7 @@ from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.checkpoint_rows import ROWS, UnknownContent
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, file_identity
-from cdc_pipeline.lake.log_cleanup import clean_log, duration_of
+from cdc_pipeline.lake.maintenance import clean_log, duration_of
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
 

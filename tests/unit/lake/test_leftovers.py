@@ -4,7 +4,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cdc_pipeline.lake.leftovers import delete_leftovers
+from cdc_pipeline.lake.maintenance import delete_leftovers
 from cdc_pipeline.object_store.local import LocalObjectStore
 
 TABLE = "datalake/shop/public/people"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
+from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.kafka.source import KafkaTopics
 from cdc_pipeline.sources.kinesis.source import kinesis_source
 from cdc_pipeline.sources.known import PartitionProgress

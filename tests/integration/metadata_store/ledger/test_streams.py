@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc_pipeline.errors import SourceChanged, StaleEpoch
+from cdc_pipeline.errors import SourceChanged, StaleEpoch, StreamMoved
 from cdc_pipeline.record import PARTITION_ENDED, encode_position
 from tests.support.metadata_store import STREAM, Shop, opened_shop
 
@@ -50,8 +50,10 @@ def test_a_consumer_that_lost_the_stream_begins_no_file(shop: Shop) -> None:
 
 
 def test_a_stream_takes_new_partitions_in_and_misses_none(shop: Shop) -> None:
-    shop.store.streams.extend_stream(STREAM, {0: "", 1: "", 4: "orders [4]"})
+    shop.store.streams.extend_stream(STREAM, {0: "", 1: "", 4: "orders [4]"}, surveyed_all=False)
     assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(9))
     assert assignment.next_offset == {0: encode_position(0), 1: encode_position(0), 4: encode_position(9)}
     with pytest.raises(SourceChanged, match="no stream partition 1 any more"):
-        shop.store.streams.extend_stream(STREAM, {0: "", 4: ""})
+        shop.store.streams.extend_stream(STREAM, {0: "", 4: ""}, surveyed_all=False)
+    with pytest.raises(StreamMoved, match="the stream partition 1 of the stream shop was registered meanwhile"):
+        shop.store.streams.extend_stream(STREAM, {0: "", 4: ""}, surveyed_all=True)

@@ -1,4 +1,4 @@
-"""The tables of failing tables, damaged slice files and quarantined events."""
+"""The tables of failures (tables, slice files, quarantined events), and of slice requests and their workers."""
 
 from sqlalchemy import (
     BigInteger,
@@ -11,13 +11,14 @@ from sqlalchemy import (
     Integer,
     Table,
     Text,
+    Uuid,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSON
 
 from cdc_pipeline.metadata_store.models.columns import NOW, State, offset, one_of, table_id, time
 from cdc_pipeline.metadata_store.models.ledger import metadata
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState, RequestState
 
 failing_table = Table(
     "failing_table",
@@ -66,4 +67,32 @@ quarantine = Table(
     Index("quarantine_of_snapshot", "snapshot_id", "place", unique=True),
     Index("quarantine_waiting", "table_id", postgresql_where=text("state = 'waiting'")),
     Index("quarantine_replayed", "table_id", "slice_number", postgresql_where=text("state = 'replayed'")),
+)
+
+
+slice_request = Table(
+    "slice_request",
+    metadata,
+    table_id(primary_key=True),
+    Column("request_id", Uuid, nullable=False),
+    Column("by_hand", Boolean, nullable=False),
+    Column("state", State(RequestState), nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("worker", Text),
+    time("requested_at", nullable=False),
+    time("taken_at"),
+    time("ended_at"),
+    Column("report", JSON(none_as_null=True)),
+    Column("error", Text),
+    Column("log", Text),
+    time("goes_on_until"),
+    one_of("state", RequestState),
+)
+
+resident_worker = Table(
+    "resident_worker",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("stream", Text, nullable=False),
+    time("expires_at", nullable=False),
 )
