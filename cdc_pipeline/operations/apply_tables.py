@@ -13,7 +13,7 @@ import structlog
 
 from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
-from cdc_pipeline.apply.table_work import TableWork
+from cdc_pipeline.apply.table_work import NOT_REGISTERED, TableWork
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -147,7 +147,7 @@ class SliceRuns:
         """
         row = self.store.tables.find(table)
         if row is None:
-            return {"table": str(table), "ended": "the table is not registered yet: run cdc setup-source"}
+            return {"table": str(table), "ended": NOT_REGISTERED}
         if row.snapshot_wanted:
             return {"table": str(table), "ended": f"a new snapshot of it follows: {row.state_reason}"}
         (result,) = self.apply([table], by_hand=by_hand)

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.apply.table_work import TableWork
+from cdc_pipeline.apply.table_work import NOT_REGISTERED, TableWork
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
@@ -42,8 +42,8 @@ class Maintenance:
 
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
-        Reports a busy lease, or a table without a lake, and leaves the table to the next run. Raises UsageError for a
-        retention below seven days.
+        Reports a busy lease, a table that is not registered, or one without a lake, and leaves the table to the next
+        run. Raises UsageError for a retention below seven days.
         """
         started = time.monotonic()
         ended, files = self._maintain(table, retention)
@@ -53,7 +53,9 @@ class Maintenance:
         return report
 
     def _maintain(self, table: TableName, retention: timedelta) -> tuple[str, Optimization]:
-        row = self.work.store.tables.table(table)
+        row = self.work.store.tables.find(table)
+        if row is None:
+            return NOT_REGISTERED, Optimization()
         try:
             with self.work.leased(row.table_id) as held:
                 lake_table = self.work.lake_table(table)

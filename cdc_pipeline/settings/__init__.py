@@ -15,7 +15,7 @@ from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.settings.lake_location import is_on_s3, parse_endpoint, parse_s3
+from cdc_pipeline.settings.lake_location import check_location, is_on_s3, parse_endpoint
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.settings.table_patterns import checked_pattern
@@ -230,9 +230,8 @@ class Settings(BaseSettings):
 
     @field_validator("lake")
     @classmethod
-    def _without_credential(cls, value: str) -> str:
-        if is_on_s3(value):
-            parse_s3(value)
+    def _is_location(cls, value: str) -> str:
+        check_location(value)
         return value
 
     @field_validator("tables")

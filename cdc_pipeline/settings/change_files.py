@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from pydantic import Field, field_validator, model_validator
 
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings.lake_location import is_on_s3, parse_s3
+from cdc_pipeline.settings.lake_location import check_location, is_on_s3
 from cdc_pipeline.settings.work import Duration, Frozen, SourceWithoutUrl
 
 _FILE_URL = "file://"
@@ -112,9 +112,8 @@ class ChangeFilesSource(SourceWithoutUrl):
 
     @field_validator("path")
     @classmethod
-    def _without_credential(cls, path: str) -> str:
-        if is_on_s3(path):
-            parse_s3(path)
+    def _is_location(cls, path: str) -> str:
+        check_location(path)
         return path
 
     @field_validator("folder")

@@ -9,6 +9,7 @@ from cdc_pipeline.libpq import is_this_machine
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FOLDER = re.compile(r"[A-Za-z0-9_.=-]+")
 _CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 S3 = "s3"
 
 
@@ -22,6 +23,18 @@ class S3Prefix:
 
 def is_on_s3(lake: str) -> bool:
     return lake.startswith(f"{S3}://")
+
+
+def check_location(url: str) -> None:
+    """Raises ValueError unless it is a folder, `file:///folder` or `s3://bucket/prefix`, without repeating it."""
+    scheme = _SCHEME.match(url)
+    if is_on_s3(url):
+        parse_s3(url)
+    elif scheme and not url.startswith("file:///"):
+        message = (
+            f"a location that begins with {scheme[0]} is not read: write a folder, file:///folder or s3://bucket/x"
+        )
+        raise ValueError(message)
 
 
 def parse_s3(lake: str) -> S3Prefix:

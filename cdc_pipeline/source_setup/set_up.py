@@ -50,12 +50,8 @@ class SourceSetup:
 
         Stale tables in `begin_again` are read again from now on, for their new snapshot. Registered tables whose
         changes cannot be read further become stale. Tables that cannot be read are in `refused`. An error that stops
-        the whole stream is raised, and stored as the stream's alarm.
+        the whole stream is raised.
         """
-        with self.registered.kept_alarm():
-            return self._set_up(begin_again)
-
-    def _set_up(self, begin_again: Collection[TableName]) -> SetUp:
         self.chain.catch_up()
         before = self.registered.tables()
         survey = self.source.survey(self.registered, begin_again)

@@ -15,7 +15,7 @@ from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
+from cdc_pipeline.settings.lake_location import check_location, is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.steps import OnStep, no_step
@@ -139,26 +139,18 @@ def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
 
 def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
     """Opens the object store at `file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
-    parts = urlsplit(url)
-    if parts.scheme == "s3":
-        return _open_s3(url, server)
-    if parts.scheme != "file":
-        raise SettingsError(
-            f"the lake {url!r} is of the kind {parts.scheme!r}",
-            expected="a folder, as a path or as file:///…, or s3://bucket/prefix",
-            remedy="correct lake in pipeline.yml",
-        )
-    return LocalObjectStore(Path(unquote(parts.path)))
+    try:
+        check_location(url)
+    except ValueError as error:
+        raise SettingsError(str(error), remedy="correct the URL") from error
+    return _open_s3(url, server) if is_on_s3(url) else LocalObjectStore(Path(unquote(urlsplit(url).path)))
 
 
 def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
     from cdc_pipeline.object_store.s3 import S3ObjectStore
     from cdc_pipeline.object_store.s3_location import S3Location
 
-    try:
-        location = parse_s3(url)
-    except ValueError as error:
-        raise SettingsError(str(error), remedy="correct the URL of the lake") from error
+    location = parse_s3(url)
     return S3ObjectStore(
         S3Location(
             bucket=location.bucket,

@@ -256,7 +256,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None, *, is_ne
             expected="every table of pipeline.yml in the source",
             remedy="create it, or take it out of pipeline.yml",
         )
-    if found.relkind not in ("r", "p"):
+    if not found.is_table:
         raise SourceError(
             f"{name} is not a table (relkind {found.relkind})",
             expected="an ordinary or partitioned table: only their changes are in the log",

@@ -29,14 +29,15 @@ def missing_on_source(
 ) -> tuple[str, ...]:
     """Returns the missing statements in the order in which to run them. Changes nothing.
 
-    Needs only the right to connect. Leaves out tables that do not exist on the source.
+    Needs only the right to connect. Leaves out what does not exist on the source, or is no table.
     """
     server, slot = read_server(connection), read_slot(connection, source.slot)
     publication = read_publication(connection, source.publication)
     members = published_tables(connection, source)
     types = read_types(connection)
     found = ((table, read_table(connection, types, table.table)) for table in tables)
-    there = [(each, table) for each, table in found if table is not None and _stays_writable(server, each, table)]
+    there = [(each, table) for each, table in found if table is not None and table.is_table]
+    there = [(each, table) for each, table in there if _stays_writable(server, each, table)]
     names = {table.name: table for _, table in there}
     unpublished = [name for name in names if publication is None or publication.of(name) is None]
     hidden = [name for name in unpublished if (name.schema, name.table) in members]

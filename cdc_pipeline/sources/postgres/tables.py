@@ -58,6 +58,11 @@ class CatalogueTable:
     generated: frozenset[str]
 
     @property
+    def is_table(self) -> bool:
+        """Whether it has changes of its own in the log: it is no view, and no foreign table."""
+        return self.relkind in ("r", "p")
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that change events carry."""
         return tuple(column.name for column in self.shape.streamed)

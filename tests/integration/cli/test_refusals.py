@@ -103,6 +103,7 @@ def test_a_column_with_one_of_our_own_names_is_refused(cdc: CommandLine) -> None
 def test_a_view_is_refused(cdc: CommandLine) -> None:
     run_sql(cdc.source_url, "ALTER TABLE orders RENAME TO sold", "CREATE VIEW orders AS SELECT * FROM sold")
     assert f"{cdc.name}.public.orders is not a table" in refusal(cdc, "setup-source")
+    assert "orders" not in cdc.run("setup-source", "--print-sql").output
 
 
 def test_a_server_without_a_logical_log_is_refused(cdc: CommandLine, source_without_logical_log: str) -> None:
@@ -184,3 +185,11 @@ def test_servers_that_do_not_answer_are_named(cdc: CommandLine) -> None:
     assert "the source does not answer" in refusal(cdc, "setup-source")
     cdc.write_settings(metadata_store=nowhere)
     assert "the metadata store did not answer" in refusal(cdc, "status")
+
+
+def test_a_set_up_that_failed_leaves_no_alarm_behind_since_no_consumer_stopped(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
+    elsewhere = cdc.with_source(urlsplit(cdc.source_url)._replace(netloc="nobody@nobody.invalid").geturl())
+    elsewhere.write_settings()
+    assert elsewhere.run("setup-source").exit_code == 1
+    assert cdc.run("status", "--json").rows[0]["stream_alarm"] is None

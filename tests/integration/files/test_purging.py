@@ -209,3 +209,8 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
         pipeline.store.tombstone_horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
         with pytest.raises(RegistryError, match="goes back to the version"):
             stream_to_slices_until_idle(consumer)
+
+
+def test_maintenance_leaves_a_table_that_is_not_registered_yet_to_the_next_run(tmp_path: Path, database: str) -> None:
+    with opened(EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))) as pipeline:
+        assert pipeline.maintenance().maintain(NAME, WEEK)["ended"].startswith("the table is not registered yet")

@@ -22,6 +22,13 @@ def test_a_lake_on_s3_tells_its_server() -> None:
         ("s3:///x", "line 2: lake: the lake names no bucket: write s3://bucket/prefix"),
         ("s3://bucket/a b", "line 2: lake: 'a b' cannot be part of a lake's prefix"),
         ("s3://bucket/a//b", "line 2: lake: '' cannot be part of a lake's prefix"),
+        (
+            "S3://KEY:HIDDEN@bucket",
+            "line 2: lake: a location that begins with S3:/ is not read: write a folder, file:///",
+        ),
+        ("file://./lake", "line 2: lake: a location that begins with file:/ is not read"),
+        ("file://lake/shop", "line 2: lake: a location that begins with file:/ is not read"),
+        ("http://[::1", "line 2: lake: a location that begins with http:/ is not read"),
         ("s3://bucket/a/../b", "line 2: lake: '..' cannot be part of a lake's prefix"),
     ],
 )
