@@ -103,7 +103,8 @@ class DeltaLog:
         except ObjectMissing:
             return None
         try:
-            actions = tuple(json.loads(line) for line in content.decode().splitlines() if line)
+            # `splitlines` would cut at line separators of Unicode, too, which Spark writes into texts as they are.
+            actions = tuple(json.loads(line) for line in content.decode().split("\n") if line)
         except ValueError as error:
             raise LakeError(
                 f"{self._key(version)} is no commit of a Delta log: {error}",

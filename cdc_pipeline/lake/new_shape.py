@@ -20,6 +20,15 @@ _FEATURES = ("readerFeatures", "writerFeatures")
 _PHYSICAL, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 _LISTS_READER, _LISTS_WRITER = 3, 7
 """From these protocol versions on, a protocol lists its features, even if there are none."""
+_OF_THE_PIPELINE = ("delta.", "cdc.")
+_KEPT = (
+    "delta.enableChangeDataFeed",
+    "delta.enableExpiredLogCleanup",
+    "delta.checkpointInterval",
+    "delta.logRetentionDuration",
+    "delta.deletedFileRetentionDuration",
+)
+"""Properties of Delta that users may have set, and that depend on no column."""
 MOST_MAPPED = "delta.columnMapping.maxColumnId"
 
 
@@ -52,14 +61,18 @@ def has_another_shape(log: DeltaLog, table: LakeTable) -> bool:
 def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str) -> list[Action]:
     """Returns the actions that give the table the snapshot's columns, for the commit that publishes the snapshot.
 
-    Returns none if the lake's table already fits.
+    The table keeps its description, and what users set among its properties. Returns none if the lake's table already
+    fits.
     """
     shape = log.beside(shape_key(table, snapshot_id))
     version = shape.latest_version()
     if version is None:
         return []
     before, after = log.metadata(latest), shape.metadata(version)
-    kept = {name: before[name] for name in ("id", "name", "createdTime") if name in before}
+    kept = {name: before[name] for name in ("id", "name", "description", "createdTime") if name in before}
+    properties = (before.get("configuration") or {}).items()
+    users = {name: value for name, value in properties if name in _KEPT or not name.startswith(_OF_THE_PIPELINE)}
+    kept["configuration"] = {**after["configuration"], **users}
     return [
         {"protocol": both_protocols(log.newest("protocol", latest), shape.newest("protocol", version))},
         {"metaData": after | kept},

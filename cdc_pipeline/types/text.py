@@ -1,5 +1,6 @@
 """PostgreSQL's text of a column -> typed Arrow values, and a mask of those that do not fit."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,7 +153,7 @@ def _malformed(strings: pa.Array, column_type: ColumnType) -> DecodeError:
     )
 
 
-_OUTSIDE = r"^-?infinity$|^[0-9]{5,}-| BC$"
+_OUTSIDE = r"^-?infinity$|^[0-9]{5,}-|^0000-| BC$"
 _ZONED = (
     r"^(?P<stamp>[0-9]{4}-[0-9: .-]+?)"
     r"(?P<sign>[+-])(?P<hours>[0-9]{2})(?::(?P<minutes>[0-9]{2}))?(?::(?P<seconds>[0-9]{2}))?$"
@@ -188,11 +189,13 @@ def parse_zoned_timestamps(strings: pa.Array) -> tuple[pa.Array, pa.Array | None
 
 
 def _parse_inside(strings: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
-    try:
-        return strings.cast(arrow), None
-    except pa.ArrowInvalid:
-        outside = _outside(strings)
-        return without(strings, outside).cast(arrow), outside
+    with suppress(pa.ArrowInvalid):
+        values = strings.cast(arrow)
+        # Arrow has a year 0, and MySQL lets one in.
+        if not pc.any(pc.less(values, pa.scalar("0001-01-01").cast(arrow))).as_py():
+            return values, None
+    outside = _outside(strings)
+    return without(strings, outside).cast(arrow), outside
 
 
 def _outside(strings: pa.Array) -> pa.Array:

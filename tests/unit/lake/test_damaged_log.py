@@ -1,5 +1,6 @@
 """Files beside the commits of a log: those that only save time may be damaged, of others an error says what to do."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,13 @@ def test_an_error_says_that_a_log_lacks_its_beginning(store: LocalObjectStore, l
     store.delete_all(lost)
     with pytest.raises(LakeError, match="does not say the metaData of version 4"):
         log.metadata(LATEST)
+
+
+@pytest.mark.parametrize("character", ["\u0085", "\u2028", "\u2029"])
+def test_a_commit_ends_its_lines_only_where_json_does(store: LocalObjectStore, log: DeltaLog, character: str) -> None:
+    """Spark writes texts into statistics as they are, without escapes for line separators of Unicode."""
+    added = {"add": {"path": f"a{character}b"}}
+    store.overwrite(f"{log.folder}/{LATEST + 1:020d}.json", f"{json.dumps(added, ensure_ascii=False)}\n".encode())
+    commit = log.read(LATEST + 1)
+    assert commit is not None
+    assert commit.actions == (added,)

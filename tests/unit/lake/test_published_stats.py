@@ -1,5 +1,6 @@
 """Which columns have statistics after a snapshot, also if its id became other columns or a user has listed them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.new_shape import shape_actions, shape_key
+from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_ddl import STATS, listed_stats
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -23,13 +26,13 @@ def no_session() -> SparkSession:
 OWN = "`_cdc_version`"
 
 
-def with_stats(log: DeltaLog, text: str) -> None:
-    """A commit of a user that sets the table's property."""
+def with_properties(log: DeltaLog, properties: Mapping[str, str]) -> None:
+    """A commit of a user that describes the table, and sets properties of it."""
     latest = log.latest_version() or 0
     metadata = log.metadata(latest)
-    configuration = {**metadata["configuration"], STATS: text}
+    configuration = {**metadata["configuration"], **properties}
     info = {"commitInfo": {"timestamp": int(NOW.timestamp() * 1000)}}
-    log.append(latest + 1, [info, {"metaData": {**metadata, "configuration": configuration}}])
+    log.append(latest + 1, [info, {"metaData": {**metadata, "description": "people", "configuration": configuration}}])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def test_a_users_list_of_columns_with_statistics_is_kept_and_gets_what_it_lacks(
     lake, table = SparkLake(open_session=no_session, store=store, clock=lambda: NOW, on_step=no_step), table_of()
     log = DeltaLog(store, lake_key(table.name))
     publish(lake, store, table, [(1, "a", 1)], at=5, fence=0)
-    with_stats(log, listed)
+    with_properties(log, {STATS: listed})
     for at in (6, 7):
         publish(lake, store, table, [(1, "a", 1)], at=at, fence=0)
         assert log.metadata(log.latest_version() or 0)["configuration"][STATS] == kept
@@ -78,3 +81,18 @@ def test_a_snapshot_with_another_id_changes_which_columns_have_statistics(tmp_pa
     assert kept == ",".join(f"`{name}`" for name in (*key, "_cdc_version"))
     publish(lake, store, after, [(1, "a", 1)], at=6, fence=0)
     assert stats() == (kept if "id" in key else "`id`,`_cdc_version`")
+
+
+def test_a_snapshot_with_other_columns_keeps_what_users_set_and_no_property_of_the_old_columns(tmp_path: Path) -> None:
+    table, log = table_of(), DeltaLog(LocalObjectStore(tmp_path), lake_key(table_of().name))
+    create_plain_table(log, table, lambda: NOW)
+    users = {"delta.enableChangeDataFeed": "true", "delta.logRetentionDuration": "interval 90 days", "owner": "sales"}
+    with_properties(log, {**users, "cdc.generation": "7", "delta.constraints.adult": "age > 17"})
+    columns = [replace(column, type="text") if column.name == "age" else column for column in table.schema.columns]
+    other = replace(table, schema=replace(table.schema, columns=tuple(columns)))
+    side = log.beside(shape_key(other, "next"))
+    create_plain_table(side, other, lambda: NOW)
+    _, action = shape_actions(log, other, log.latest_version() or 0, "next")
+    metadata = action["metaData"]
+    assert metadata["configuration"] == side.metadata(0)["configuration"] | users
+    assert metadata["description"] == "people"

@@ -37,6 +37,7 @@ CASES: dict[str, dict[str, object]] = {
         "2024-02-29": date(2024, 2, 29),
         "0001-01-01": date(1, 1, 1),
         "9999-12-31": date(9999, 12, 31),
+        "0000-05-06": UNFIT,
         "10000-01-01": UNFIT,
         "5874897-12-31": UNFIT,
         "infinity": UNFIT,
@@ -49,6 +50,7 @@ CASES: dict[str, dict[str, object]] = {
         "infinity": UNFIT,
         "0044-03-15 00:00:00 BC": UNFIT,
         "10000-01-01 00:00:00": UNFIT,
+        "0000-05-06 01:02:03": UNFIT,
     },
     "timestamptz": {
         "2024-01-01 00:00:00.123456+00": datetime(2024, 1, 1, microsecond=123456, tzinfo=UTC),
