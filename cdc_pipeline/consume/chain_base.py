@@ -1,7 +1,7 @@
 """The base of a chain of cut files: what a store needs of the earlier cuts after their files are deleted."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,7 @@ from cdc_pipeline.record import encode_position
 from cdc_pipeline.time_slice import Label
 
 FORMAT = 1
+REMEDY = "run cdc rebuild: it rebuilds the metadata store from bucket and lake"
 _NOTHING_READ = encode_position(0)
 
 
@@ -194,3 +195,23 @@ def order_of(chain_position: str) -> tuple[str, int]:
     """Returns a sort key: chain positions in the order of their stream. The beginning, without a position, is first."""
     position, _, late = chain_position.rpartition("-")
     return (position, int(late)) if position else ("", 0)
+
+
+def check_kept(stream: str, chain_position: str, base: str) -> None:
+    """Raises RegistryError for a chain position before the base at `base`: the cut files there are deleted."""
+    if order_of(chain_position) < order_of(base):
+        raise RegistryError(
+            f"the metadata store knows the stream {stream} up to {chain_position}, and its cut files begin at {base}",
+            expected="a metadata store that is no older than the cut files that are kept",
+            remedy=REMEDY,
+        )
+
+
+def check_tables(stream: str, first: CutFile, known: Collection[UUID]) -> None:
+    """Raises RegistryError for a store without the tables: cut files do not describe the lake, so rebuild it."""
+    if any(identity.table_uuid not in known for identity in first.tables):
+        raise RegistryError(
+            f"the metadata store knows nothing of the stream {stream}, and the bucket holds cut files of it",
+            expected="a metadata store that has registered them",
+            remedy=REMEDY,
+        )

@@ -13,10 +13,19 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.areas import base_key, base_prefix, chain_position_of_key, cut_key
-from cdc_pipeline.consume.chain_base import ChainBase, ReadThrough, chain_base, order_of, read_through
+from cdc_pipeline.consume.chain_base import (
+    REMEDY,
+    ChainBase,
+    ReadThrough,
+    chain_base,
+    check_kept,
+    check_tables,
+    order_of,
+    read_through,
+)
 from cdc_pipeline.consume.chain_position import are_apart, chain_position_after, placed_behind, position_of
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
-from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
+from cdc_pipeline.errors import ObjectExists, ObjectMissing, ObjectStoreAway, RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
@@ -29,8 +38,6 @@ from cdc_pipeline.record import PARTITION_ENDED, TableSchema
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
-
-REMEDY = "run cdc rebuild: it rebuilds the metadata store from bucket and lake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,7 @@ class CutChain:
         self._refuse_forgotten(chain_position)
         while (found := self.read(chain_position)) is not None:
             if chain_position == BEGINNING:
-                self._check_known(found)
+                check_tables(self.name, found, {row.table_uuid for row in self.store.tables.tables()})
             chain_position = self.adopt(found, chain_position)
             adopted += 1
         if adopted:
@@ -268,26 +275,19 @@ class CutChain:
         return row
 
     def _refuse_forgotten(self, chain_position: str) -> None:
-        """Raises RegistryError for a chain position before the base, because the cut files there are deleted."""
-        base = self.base_position()
-        if base is not None and order_of(chain_position) < order_of(base):
-            raise RegistryError(
-                f"the metadata store knows the stream {self.name} up to {chain_position}, and its cut files begin at"
-                f" {base}",
-                expected="a metadata store that is no older than the cut files that are kept",
-                remedy=REMEDY,
-            )
+        """Raises RegistryError for a chain position before the base.
 
-    def _check_known(self, first: CutFile) -> None:
-        """Raises RegistryError for a store without the tables: cut files do not describe the lake, so rebuild it."""
-        known = {row.table_uuid for row in self.store.tables.tables()}
-        lost = [identity for identity in first.tables if identity.table_uuid not in known]
-        if lost:
-            raise RegistryError(
-                f"the metadata store knows nothing of the stream {self.name}, and the bucket holds cut files of it",
-                expected="a metadata store that has registered them",
-                remedy=REMEDY,
+        Raises ObjectStoreAway if there is neither a base nor the first cut file: then it is not the lake of the stream.
+        """
+        base = self.base_position()
+        if base is None and chain_position != BEGINNING and self.read(BEGINNING) is None:
+            raise ObjectStoreAway(
+                f"{self.objects.url} has no cut file of the stream {self.name}, of which cuts are registered",
+                expected="the lake that the stream was set up with",
+                remedy="mount it, or correct lake in pipeline.yml",
             )
+        if base is not None:
+            check_kept(self.name, chain_position, base)
 
     def _stream(self) -> Stream:
         return self.store.streams.stream(self.name)

@@ -69,7 +69,7 @@ def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str
     if version is None:
         return []
     before, after = log.metadata(latest), shape.metadata(version)
-    kept = {name: before[name] for name in ("id", "name", "description", "createdTime") if name in before}
+    kept = {name: before[name] for name in before.keys() & {"id", "name", "description", "createdTime"}}
     properties = (before.get("configuration") or {}).items()
     users = {name: value for name, value in properties if name in _KEPT or not name.startswith(_OF_THE_PIPELINE)}
     kept["configuration"] = {**after["configuration"], **users}

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from cdc_pipeline.areas import cut_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import TableIdentity, cut_file
-from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.errors import ObjectStoreAway, StreamMoved
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
@@ -125,3 +125,18 @@ def test_a_consumer_of_a_table_that_is_removed_opens_the_stream_again(store_url:
         with pytest.raises(StreamMoved, match=r"tables .* are not registered any more: 1 of 2"):
             register(chain, shop, cut_of(shop, 1), chain_position)
         assert chain.read(chain_position) is None
+
+
+def test_a_lake_without_the_stream_s_cut_files_is_another_one_and_nothing_is_written_to_it(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Its mount may be away, or pipeline.yml name another one."""
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path / "lake")
+        register(chain, shop, cut_of(shop, 0))
+        (tmp_path / "lake").rename(tmp_path / "away")
+        with pytest.raises(ObjectStoreAway, match="has no cut file of the stream shop, of which cuts are registered"):
+            chain.catch_up()
+        assert not (tmp_path / "lake").exists()
+        (tmp_path / "away").rename(tmp_path / "lake")
+        assert chain.catch_up() == 0
