@@ -69,11 +69,12 @@ def worker_slots(settings: Settings) -> Param:
 
 
 def target_file_mb(settings: Settings) -> Param:
+    default = max(1, settings.snapshot.target_file_bytes >> 20)
     return Param(
-        max(1, settings.snapshot.target_file_bytes >> 20),
+        default,
         type="integer",
         minimum=1,
-        maximum=2048,
+        maximum=max(2048, default),
         title="Size of the lake's files (MB)",
         description="Approximate size of each file after compaction.",
         section=HOW,
@@ -81,11 +82,12 @@ def target_file_mb(settings: Settings) -> Param:
 
 
 def poll_seconds(settings: Settings) -> Param:
+    default = max(1, round(settings.snapshot.poll_interval.total_seconds()))
     return Param(
-        max(1, round(settings.snapshot.poll_interval.total_seconds())),
+        default,
         type="integer",
         minimum=1,
-        maximum=600,
+        maximum=max(600, default),
         title="Poll interval (seconds)",
         description="How often the orchestrator checks the progress of the worker slots.",
         section=HOW,
