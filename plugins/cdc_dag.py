@@ -21,12 +21,15 @@ from cdc_pipeline.errors import (
 )
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.file import load_settings, settings_path
 
 RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, SourceBusy, StoreAway, StreamMoved, OSError)
 WITHOUT_A_PAUSE = (StoreAway, OSError)
 BY_ITSELF = frozenset({"asset_triggered", "scheduled", "backfill"})
 """Types of the runs that Airflow starts by itself."""
+LONGEST_IN_URI = 1400
+"""Airflow allows 1500 characters in a URI. The quoted form of a name can have more: up to twelve for each character."""
 AFTER_AN_ERROR = timedelta(seconds=10)
 AFTER_A_KILL = timedelta(seconds=5)
 FOR_THE_LEASE = timedelta(seconds=5)
@@ -42,10 +45,10 @@ def runbook(name: str) -> str:
 
 
 def asset(settings: Settings, table: TableName, what: str, **more: Any) -> Asset:
-    """Returns the asset of one table. `what`: `slices` or `lake`."""
-    return Asset(
-        name=f"{settings.name}/{table}/{what}", uri=f"x-cdc://{settings.name}/{quote(str(table))}/{what}", **more
-    )
+    """Returns the asset of one table. `what`: `slices` or `lake`. Its URI has the DAG's id for a name that is long."""
+    quoted = quote(str(table))
+    path = quoted if len(quoted) <= LONGEST_IN_URI else slice_dag_id(table)
+    return Asset(name=f"{settings.name}/{table}/{what}", uri=f"x-cdc://{settings.name}/{path}/{what}", **more)
 
 
 def changed_tables(settings: Settings, **more: Any) -> Asset:

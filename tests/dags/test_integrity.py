@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("airflow")
 MOST_LINES = 60
 MOST_SECONDS = 2.0
 LONGEST_RUN_SECONDS = 7200
+LONGEST_FOLDER_NAME = 255
 COMMON = {"cdc_snapshot", "cdc_backfill", "cdc_maintenance"}
 
 
@@ -77,6 +78,19 @@ def test_a_snapshot_leaves_room_for_its_orchestrator_and_for_slices(parsed: Any)
     assert parsed["dags"]["cdc_snapshot"]["params"]["concurrency"]["maximum"] == 2
 
 
+def test_the_form_of_a_snapshot_allows_what_the_settings_say(airflow: Airflow, shop_file: str, tmp_path: Path) -> None:
+    large = tmp_path / "pipeline.yml"
+    snapshot = "snapshot: {poll_interval: 20m, target_file_bytes: 4294967296, concurrency: 64}\n"
+    large.write_text(Path(shop_file).read_text() + snapshot)
+    parsed = airflow.call("parse_dags", CDC_CONFIG=str(large))
+    assert parsed["import_errors"] == {}
+    fields = parsed["dags"]["cdc_snapshot"]["params"]
+    assert {name: fields[name]["maximum"] for name in ("poll_seconds", "target_file_mb")} == {
+        "poll_seconds": 1200,
+        "target_file_mb": 4096,
+    }
+
+
 def test_parsing_twice_yields_the_same_dags(airflow: Airflow, shop_file: str, parsed: Any) -> None:
     again = airflow.call("parse_dags", CDC_CONFIG=shop_file, PYTHONHASHSEED="7")
     for name, dag in parsed["dags"].items():
@@ -108,6 +122,18 @@ def test_tables_whose_names_look_alike_have_different_dags() -> None:
     ids = [slice_dag_id(TableName(database=db, schema=schema, table=table)) for db, schema, table in names]
     assert len(set(ids)) == len(names)
     assert all(name.replace("_", "").replace("-", "").isalnum() and name.isascii() for name in ids)
+
+
+def test_a_long_name_has_a_dag_of_its_own_and_stops_no_other(airflow: Airflow, tmp_path: Path) -> None:
+    begins = ".".join("\u8868" * 64 for _ in range(3))
+    path = tmp_path / "pipeline.yml"
+    tables = "".join(f"  - name: {begins}{end}\n" for end in ("a", "b"))
+    path.write_text(f"name: shop\nlake: lake\nsource: {{kind: postgres}}\ntables:\n{tables}", encoding="utf-8")
+    parsed = airflow.call("parse_dags", CDC_CONFIG=str(path))
+    assert parsed["import_errors"] == {}
+    slices = [name for name in parsed["dags"] if name.startswith("cdc_slice__-8868-")]
+    assert len(slices) == 2
+    assert all(len(f"dag_id={name}") <= LONGEST_FOLDER_NAME for name in slices)
 
 
 def test_exactly_the_errors_that_may_pass_by_themselves_are_tried_again(airflow: Airflow) -> None:
