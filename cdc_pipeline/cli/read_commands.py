@@ -10,8 +10,10 @@ from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, POSTGRES_
 from cdc_pipeline.cli.pipeline_commands import Json, Tables
 from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import CdcError, UsageError
+from cdc_pipeline.record import TableName
 
 if TYPE_CHECKING:
+    from cdc_pipeline.lake.protocol import LakeTable
     from cdc_pipeline.operations.verification import Verified
     from cdc_pipeline.wiring import Pipeline
 
@@ -100,23 +102,22 @@ def verify(
 def view(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
     """Print the Spark SQL of views for readers of the lake.
 
-    A view leaves out deleted and incomplete rows. A table with a history has a second one.
+    A view leaves out deleted and incomplete rows. A table with a history has a second one. Two views of one name are
+    not printed together.
     """
     from cdc_pipeline.lake.columns import history_of
     from cdc_pipeline.lake.reader_view import reader_view_sql
 
     context, unknown = context_of(config, as_json=as_json), list[CdcError]()
-    statements = dict[str, str]()
+    statements, taken = dict[str, str](), dict[str, TableName]()
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         for name in pipeline.table_names(tuple(tables or ())):
             try:
                 table = pipeline.lake_table(name)
-                names = pipeline.lake.read_columns(table)
-                statements[str(name)] = reader_view_sql(table, pipeline.lake_url(name), names)
-                if table.keeps_history:
-                    history = history_of(table)
-                    url, names = pipeline.lake_url(history.name), pipeline.lake.read_columns(history)
-                    statements[str(history.name)] = reader_view_sql(history, url, names)
+                for shown in (table, history_of(table)) if table.keeps_history else (table,):
+                    names = pipeline.lake.read_columns(shown)
+                    _take_view_name(shown, name, taken)
+                    statements[str(shown.name)] = reader_view_sql(shown, pipeline.lake_url(shown.name), names)
             except CdcError as error:
                 unknown.append(error)
     if as_json:
@@ -126,6 +127,20 @@ def view(tables: Tables = None, config: Config = None, as_json: Json = False) ->
     for found in unknown:
         context.say(f"error: {found}")
     raise typer.Exit(worst({found.exit_code for found in unknown}))
+
+
+def _take_view_name(table: "LakeTable", listed: TableName, taken: dict[str, TableName]) -> None:
+    """Raises UsageError if the view of another table of pipeline.yml has the name."""
+    from cdc_pipeline.lake.reader_view import view_name
+
+    name = view_name(table)
+    other = taken.setdefault(name.lower(), listed)
+    if other != listed:
+        raise UsageError(
+            f"the views of {other} and {listed} have the same name, {name}",
+            expected="a name for each view",
+            remedy=f"run cdc view {listed} by itself, and give the view another name in the statement",
+        )
 
 
 def _verdict(verdict: "Verified") -> dict[str, Any]:
