@@ -112,9 +112,10 @@ def _export(tables: Sequence[str], place: str | None, as_of: str | None, *, no_h
         raise UsageError("--as-of and --no-header are for exported files", remedy="give --from, or leave them out")
     if place is None:
         return None
-    if as_of is None or len(tables) != 1:
+    count = len(set(tables))
+    if as_of is None or count != 1:
         raise UsageError(
-            f"--from {place} with {len(tables)} tables and {'no ' if as_of is None else ''}--as-of",
+            f"--from {place} with {count} tables and {'no ' if as_of is None else ''}--as-of",
             expected="one table, and the position that its rows were exported at",
             remedy="run cdc snapshot TABLE --from PREFIX --as-of POSITION for each table",
         )

@@ -80,7 +80,7 @@ class Resources:
         return self.objects.spark_url(lake_key(name))
 
     def table_names(self, chosen: tuple[str, ...] = ()) -> tuple[TableName, ...]:
-        """Returns the `chosen` tables, or all tables of pipeline.yml if none is chosen.
+        """Returns the `chosen` tables, each once, or all tables of pipeline.yml if none is chosen.
 
         Raises SettingsError for a chosen table that pipeline.yml does not list.
         """
@@ -92,4 +92,4 @@ class Resources:
                     expected=f"one of {', '.join(known)}",
                     remedy="add it there, or correct the name",
                 )
-        return tuple(known[name] for name in chosen or known)
+        return tuple(known[name] for name in dict.fromkeys(chosen or known))
