@@ -55,9 +55,11 @@ class Context:
 
     @property
     def home(self) -> Path:
-        from cdc_pipeline.installation.state import home_of
+        """The installation's folder. A mistake in pipeline.yml is an error only while this folder does not exist."""
+        from cdc_pipeline.installation.state import home_in, home_of
 
-        return home_of(self.settings, os.environ)
+        home = home_in(self.config.parent, os.environ)
+        return home if home.exists() else home_of(self.settings, os.environ)
 
     @property
     def console(self) -> "Console":
