@@ -15,6 +15,8 @@ _READ_ONLY = "SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = '15s'"
 _HISTORIES = frozenset({"boundaries", "claims", "quarantine", "slices", "snapshots"})
 """Queries whose result grows without limit: by default they return the newest rows, and others return all."""
 _NEWEST = 100
+_MOST_DIGITS = 18
+"""Of a limit: every number of 18 digits is a bigint of PostgreSQL."""
 _OF_STREAM = "stream = :stream"
 _OF_TABLE = f"{_OF_STREAM} AND (CAST(:table AS text) IS NULL OR source_table = :table)"
 _IN_STATE = "(CAST(:state AS text) IS NULL OR state = :state)"
@@ -101,6 +103,8 @@ def _limit(name: str, given: Any) -> int | None:
     """The largest number of rows to return; None for all."""
     if given is None:
         return _NEWEST if name in _HISTORIES else None
-    if not str(given).isdecimal():
-        raise UsageError(f"the limit {given!r} is no number of rows", expected="a whole number")
+    if not str(given).isdecimal() or len(str(given)) > _MOST_DIGITS:
+        raise UsageError(
+            f"the limit {given!r} is no number of rows", expected=f"a whole number of at most {_MOST_DIGITS} digits"
+        )
     return int(given)

@@ -62,6 +62,12 @@ def test_an_unknown_query_and_an_unknown_parameter_are_named(cdc: CommandLine) -
     assert "--set 'colour' has no equals sign" in refusal(cdc, "sql", "lag", "--set", "colour", exit_code=USAGE)
 
 
+def test_a_limit_that_is_no_number_of_rows_is_named(cdc: CommandLine) -> None:
+    for limit in ("99999999999999999999", "9" * 5_000, "-1", "many"):
+        error = refusal(cdc, "sql", "lag", "--set", f"limit={limit}", exit_code=USAGE)
+        assert f"the limit '{limit}' is no number of rows; expected a whole number of at most 18 digits" in error
+
+
 def test_a_table_that_the_source_does_not_have_is_named(cdc: CommandLine) -> None:
     run_sql(cdc.source_url, "DROP TABLE orders")
     assert f"the source has no table {cdc.name}.public.orders" in refusal(cdc, "setup-source")
