@@ -14,12 +14,16 @@ from pydantic_settings import EnvSettingsSource
 from pydantic_settings.exceptions import SettingsError as EnvironmentUnreadable
 
 from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.yaml_text import parse_yaml, read_text
 
 DEFAULT_FILE = "pipeline.yml"
 KeyPath = tuple[str | int, ...]
-_SOURCE, _KIND = "source", "kind"
+_SOURCE, _KIND, _FOLDER = "source", "kind", "folder"
+_PREFIX = "cdc_"
+_SIMILAR, _MORE_OR_LESS = 0.8, 2
+"""A variable is a misspelt key if 0.8 of the two are the same, and their lengths differ by no more than two letters."""
 
 
 def settings_path(explicit: Path | None, environment: Mapping[str, str]) -> Path:
@@ -55,15 +59,22 @@ def parse_settings(
             f"{path} line {duplicate[1]}: the key {duplicate[0]!r} occurs twice", remedy="keep one of them"
         )
     named = {str(key): value for key, value in document.items()}
+    if _FOLDER in named:
+        raise _refused(_unknown_key(path, root, (_FOLDER,), _known_keys(())))
     overridden = _overlay(named, _environment_values(environment))
-    if overridden.get("include"):
+    include = overridden.get("include")
+    if include and isinstance(include, list | set):
         names = _stored_matching(path) if matching is None else matching
-        overridden["tables"] = _with_matching(overridden.get("tables"), overridden["include"], names)
+        overridden["tables"] = _with_matching(overridden.get("tables"), list(include), names)
     try:
-        return Settings.model_validate(overridden | {"folder": path.parent})
+        return Settings.model_validate(overridden | {_FOLDER: path.parent})
     except ValidationError as error:
         lines = [_wording(path, root, detail) for detail in _causes(error.errors())]
-        raise SettingsError("\n".join(lines), remedy="`cdc schema` prints all valid keys") from error
+        raise _refused("\n".join(lines)) from error
+
+
+def _refused(mistakes: str) -> SettingsError:
+    return SettingsError(mistakes, remedy="`cdc schema` prints all valid keys")
 
 
 def matching_path(path: Path) -> Path:
@@ -95,21 +106,32 @@ def _stored_matching(path: Path) -> list[str]:
 
 def _with_matching(listed: Any, include: Sequence[object], names: Sequence[str]) -> Any:
     """Adds the names to the listed tables, which keep their settings. Mistakes in the list are left to validation."""
-    tables = list(listed) if isinstance(listed, list) else []
-    known = {table.get("name") for table in tables if isinstance(table, dict)}
+    if listed is not None and not isinstance(listed, list):
+        return listed
+    tables = list(listed or ())
+    known = {_canonical(table.get("name")) for table in tables if isinstance(table, dict)}
     nonexistent = f"{str(include[0]).partition('.')[0]}.include.nothing"
     return [*tables, *({"name": name} for name in names if name not in known)] or [{"name": nonexistent}]
+
+
+def _canonical(written: object) -> str | None:
+    """Returns the name as the source's tables are listed. None for what is no name of a table."""
+    try:
+        return str(TableName.parse(written)) if isinstance(written, str) else None
+    except ValueError:
+        return None
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of pipeline.yml, for editors."""
     schema = Settings.model_json_schema()
-    schema["properties"].pop("folder", None)
-    schema["required"] = [name for name in schema["required"] if name != "folder"]
+    schema["properties"].pop(_FOLDER, None)
+    schema["required"] = [name for name in schema["required"] if name != _FOLDER]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
+    _check_names(environment)
     source = EnvSettingsSource(Settings)
     source.env_vars = {name.lower(): value for name, value in environment.items()}
     try:
@@ -125,7 +147,23 @@ def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
             expected="JSON for a list or a mapping",
             remedy="correct the variable, or set its parts: CDC_SOURCE__SLOT for source.slot",
         ) from None
-    return {name: value for name, value in values.items() if name != "folder"}
+    return {name: value for name, value in values.items() if name != _FOLDER}
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    """Raises SettingsError for a misspelt key. Other variables that begin with CDC_ may be for other programs."""
+    known = _known_keys(())
+    for name in environment:
+        key = name.lower().removeprefix(_PREFIX).partition("__")[0]
+        if not name.lower().startswith(_PREFIX) or key in known:
+            continue
+        as_long = [other for other in known if abs(len(other) - len(key)) <= _MORE_OR_LESS]
+        close = difflib.get_close_matches(key, as_long, n=1, cutoff=_SIMILAR)
+        if close:
+            raise SettingsError(
+                f"the variable {name} sets no key of pipeline.yml; did you mean {(_PREFIX + close[0]).upper()}?",
+                remedy="correct its name, or unset it",
+            )
 
 
 def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -179,15 +217,23 @@ def _causes(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     return [detail for detail in details if not is_consequence(detail)]
 
 
+def _place(path: Path, root: yaml.Node, key_path: KeyPath) -> str:
+    return f"{path} line {_line_of(root, key_path)}"
+
+
+def _unknown_key(path: Path, root: yaml.Node, key_path: KeyPath, known: Sequence[str]) -> str:
+    shown = ".".join(str(part) for part in key_path)
+    close = difflib.get_close_matches(str(key_path[-1]), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
+    return f"{_place(path, root, key_path)}: the key {shown!r} is unknown; {hint}"
+
+
 def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
     key_path = _written_path(detail["loc"])
     shown = ".".join(str(part) for part in key_path)
-    where = f"{path} line {_line_of(root, key_path)}"
+    where = _place(path, root, key_path)
     if detail["type"] == "extra_forbidden":
-        known = _known_keys(detail["loc"][:-1])
-        close = difflib.get_close_matches(str(key_path[-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
-        return f"{where}: the key {shown!r} is unknown; {hint}"
+        return _unknown_key(path, root, key_path, _known_keys(detail["loc"][:-1]))
     if detail["type"] == "missing":
         return f"{where}: {shown!r} is missing; add it"
     if detail["type"] == "union_tag_not_found":
@@ -223,7 +269,7 @@ def _known_keys(key_path: KeyPath) -> list[str]:
             below = _model_in(model.model_fields[part].annotation)
             if below is not None:
                 model = below
-    return [name for name in model.model_fields if name != "folder"]
+    return [name for name in model.model_fields if name != _FOLDER]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -60,7 +60,8 @@ def settings_page() -> str:
         "# Settings\n\n"
         + _WRITTEN
         + "\nA pipeline is described by one file, `pipeline.yml`. `--config` or `CDC_CONFIG` names it. A variable"
-        " of the environment overrides each value: `CDC_SLICE_LENGTH=10s`, `CDC_SOURCE__URL=…`.\n"
+        " of the environment overrides each value: `CDC_SLICE_LENGTH=10s`, `CDC_SOURCE__URL=…`."
+        " A misspelt one is refused.\n"
     )
     return introduction + _CHANGED_LATER + "".join(_section(name, section) for name, section in sections.items())
 

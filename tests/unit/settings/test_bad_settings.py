@@ -14,6 +14,7 @@ from cdc_pipeline.metadata_store.database import create_store_engine
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.file import load_settings, matching_path
 from cdc_pipeline.sources.postgres.session import connect
+from tests.support.settings_texts import WHOLE, parsed, refusal
 
 SECRET = "hunter2"
 MOST_SECONDS = 2.0
@@ -48,6 +49,15 @@ LEAKS = [
     f"url: %{SECRET}\n%{SECRET} x",
     f"? {{{SECRET}: 1}}\n: {SECRET}",
 ]
+
+OF_THE_PROJECT = (
+    *("CDC_CONFIG", "CDC_HOME", "CDC_AGAINST", "CDC_HEARTBEAT", "CDC_STACK", "CDC_PROCESS", "CDC_POSTGRES_BIN"),
+    *("CDC_AIRFLOW_HOSTS", "CDC_AIRFLOW_IS_EMBEDDED", "CDC_AIRFLOW_PASSWORD", "CDC_JWT_SECRET", "CDC_SPARK_TOKEN"),
+    *("CDC_METADATA_PASSWORD", "CDC_POSTGRES_PASSWORD", "CDC_SOURCE_PASSWORD", "CDC_S3", "CDC_KINESIS", "CDC_DYNAMODB"),
+    *("CDC_BANK_SECONDS", "CDC_FIRE_SECONDS", "CDC_CHAOS_REPORT", "CDC_CHAOS_SEED", "CDC_MYSQLD"),
+    *("CDC_FUZZ_LAKE", "CDC_FUZZ_LINES", "CDC_FUZZ_SEEDS"),
+)
+"""Variables of commands, processes and tests."""
 
 
 def refused(path: Path) -> str:
@@ -136,3 +146,22 @@ def test_a_store_that_is_no_url_is_never_repeated(url: str) -> None:
 def test_a_template_with_other_parts_than_those_of_a_name_is_refused(folder: str) -> None:
     with pytest.raises(ValidationError, match="is not a folder's name: write"):
         ChangeFilesSource.model_validate({"kind": "change_files", "path": "x", "format": "upserts", "folder": folder})
+
+
+def test_the_folder_of_the_file_is_no_key() -> None:
+    error = refusal(f"{WHOLE}folder: /x\n")
+    assert "pipeline.yml line 10: the key 'folder' is unknown; known here: driver, exclude, include, " in error
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [("CDC_SLICE_LENGHT", "CDC_SLICE_LENGTH"), ("cdc_lak", "CDC_LAKE"), ("CDC_SORCE__URL", "CDC_SOURCE")],
+)
+def test_a_misspelt_variable_is_refused_with_what_was_meant(variable: str, meant: str) -> None:
+    error = refusal(WHOLE, {variable: "5s"})
+    assert f"the variable {variable} sets no key of pipeline.yml; did you mean {meant}?" in error
+
+
+@pytest.mark.parametrize("variable", [*OF_THE_PROJECT, "CDC_SERVICE_HOST", "CDC_SPARK_PORT", "CDC_METADATA_STORE_PORT"])
+def test_a_variable_for_something_else_is_left_alone(variable: str) -> None:
+    assert parsed(WHOLE, {variable: "x"}) == parsed()

@@ -8,6 +8,7 @@ import pytest
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings.file import load_settings, store_matching
 from cdc_pipeline.settings.table_patterns import checked_pattern, matching
+from tests.support.settings_texts import WHOLE, refusal
 
 NAMES = ["shop.public.orders", "shop.public.tmp_1", "shop.sales.orders", "shop.Public.orders"]
 PATTERNS = """
@@ -53,3 +54,32 @@ def test_tables_that_match_are_kept_beside_the_file_and_listed_ones_keep_their_s
         ("shop.public.customers", "hard"),
     ]
     assert json.loads((tmp_path / "pipeline.tables.json").read_text()) == [table.name for table in tables]
+
+
+@pytest.mark.parametrize("include", ["{a: b}", "5", "true", "shop.public.*"])
+def test_patterns_that_are_no_list_are_refused_by_their_line(include: str) -> None:
+    assert "pipeline.yml line 10: include: " in refusal(f"{WHOLE}include: {include}\n")
+
+
+@pytest.mark.parametrize("name", ["[a, b]", "{a: b}", "5", "orders"])
+def test_a_listed_name_that_is_none_is_refused_beside_patterns(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match=r"pipeline.yml line 6: tables\.0\.name: ") as refused:
+        load_settings(written(tmp_path, f"[{{name: {name}}}]"), {}, matching=["shop.public.orders"])
+    assert refused.value.exit_code == 2
+
+
+def test_tables_that_are_no_list_are_refused_beside_patterns(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"pipeline.yml line 6: tables: "):
+        load_settings(written(tmp_path, "{a: b}"), {}, matching=["shop.public.orders"])
+
+
+def test_a_listed_name_is_the_same_table_in_quotes_and_without(tmp_path: Path) -> None:
+    path = written(tmp_path, """[{name: 'shop."public".orders', deletes: soft}]""")
+    (table,) = load_settings(path, {}, matching=["shop.public.orders"]).tables
+    assert (table.name, table.deletes) == ("shop.public.orders", "soft")
+
+
+def written(folder: Path, tables: str) -> Path:
+    path = folder / "pipeline.yml"
+    path.write_text(f"{PATTERNS.strip()}\ntables: {tables}\n", encoding="utf-8")
+    return path
