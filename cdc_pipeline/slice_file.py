@@ -148,14 +148,25 @@ def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
         ends = pc.min_max(present).as_py()
         low, high = ends["min"], ends["max"]
         return ((low, high),) if all(map(_is_storable, (low, high))) else ()
-    if not pa.types.is_integer(present.type):
+    numbers = _whole_numbers(present)
+    if numbers is None:
         return ()
-    values = np.array(present.to_numpy(), dtype=np.int64)
+    values = np.array(numbers.to_numpy(), dtype=np.int64)
     values.sort()
     cuts = _widest(np.diff(values))
     lows = values[np.concatenate(([0], cuts + 1))]
     highs = values[np.concatenate((cuts, [len(values) - 1]))]
     return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
+
+
+def _whole_numbers(ids: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """The ids as integers. None for a type of other values, and if a DECIMAL is too large for 64 bits."""
+    if pa.types.is_decimal(ids.type) and ids.type.scale == 0:
+        try:
+            return ids.cast(pa.int64())
+        except pa.ArrowInvalid:
+            return None
+    return ids if pa.types.is_integer(ids.type) else None
 
 
 def _is_storable(text: str) -> bool:

@@ -281,10 +281,10 @@ def _places_of(wanted: pa.Array, ids: pa.Array) -> Rows:
 def _groups_with(metadata: pq.FileMetaData, column: str, wanted: pa.Array) -> Iterator[tuple[int, int]]:
     """Yields the row groups that may have one of the values `wanted`, which rise, and the number of their first row.
 
-    Bounds are compared of whole numbers and texts alone; other groups, and those without bounds, are all searched.
+    Bounds are compared of integers, decimals and texts alone; other groups, and those without bounds, are all searched.
     """
     place = place_of(metadata, column)
-    is_compared = pa.types.is_integer(wanted.type) or pa.types.is_string(wanted.type)
+    is_compared = any(is_it(wanted.type) for is_it in (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string))
     values, first = wanted.to_pylist() if is_compared else [], 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)

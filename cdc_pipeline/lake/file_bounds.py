@@ -10,12 +10,14 @@ import numpy.typing as npt
 Bounds = tuple[Any, Any]
 Rows = npt.NDArray[np.int64]
 _BLOCK = 512
+_END = 2**63
+"""The first whole number that the index cannot hold."""
 
 
 def bounds_reader(column: str, type_: type) -> Callable[[str | None], Bounds | None]:
     """Returns a function that reads minimum and maximum of a column from a file's statistics, and nothing else.
 
-    The function returns None if the statistics do not have both of them, of this type.
+    The function returns None if the statistics do not have both of them, of this type and within 64 bits.
     """
     ends = msgspec.defstruct("Ends", [("value", Any, None)], rename={"value": column})
     fields = [(name, ends | None, None) for name in ("minValues", "maxValues")]
@@ -29,9 +31,14 @@ def bounds_reader(column: str, type_: type) -> Callable[[str | None], Bounds | N
         except msgspec.DecodeError:
             return None
         low, high = (getattr(part, "value", None) for part in (found.minValues, found.maxValues))
-        return (low, high) if type(low) is type(high) is type_ else None
+        return (low, high) if type(low) is type(high) is type_ and _is_indexed(low, high) else None
 
     return bounds_of
+
+
+def _is_indexed(low: Any, high: Any) -> bool:
+    """Returns whether the bounds are texts, or numbers that the index can hold."""
+    return isinstance(low, str) or -_END <= low <= high < _END
 
 
 class BoundsIndex:

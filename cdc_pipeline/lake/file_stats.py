@@ -3,11 +3,14 @@
 import json
 import math
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow.parquet
 
 _LONGEST_TEXT = 256
+_END = 2**63
+"""No bounds of a DECIMAL beyond 64 bits are written: a reader of JSON may take such numbers for floats."""
 
 
 def delta_stats(metadata: pyarrow.parquet.FileMetaData, names: tuple[str, ...]) -> str:
@@ -57,6 +60,8 @@ def _exact(value: object) -> int | str | None:
         return None
     if isinstance(value, int):
         return value
+    if isinstance(value, Decimal):
+        return int(value) if value.as_tuple().exponent == 0 and -_END <= value < _END else None
     if isinstance(value, str):
         return value if len(value) <= _LONGEST_TEXT else None
     return value.isoformat() if isinstance(value, date) else None

@@ -34,7 +34,7 @@ IS_NEWER, IS_DELETE = "_cdc_is_newer", "_cdc_is_delete"
 AFTER_ALL = "\U0010ffff"
 """Greater than every version."""
 _DEAD = "cdc_dead_row"
-_PRUNED_BY = {"SMALLINT": int, "INT": int, "BIGINT": int, "STRING": str}
+_WHOLE_NUMBERS = re.compile(r"SMALLINT|INT|BIGINT|DECIMAL\(\d+,0\)")
 _FILE_SCHEME = re.compile("file:/+")
 
 
@@ -65,7 +65,7 @@ class LakeFiles:
         Returns all files if there are no ranges, or if statistics are not used for the key's type.
         """
         key = self.table.schema.key
-        type_ = _PRUNED_BY.get(dict(self.columns)[key[0]]) if key else None
+        type_ = _pruned_by(dict(self.columns)[key[0]]) if key else None
         if type_ is None or not ranges or any(not isinstance(part.low, type_) for part in ranges):
             return self.state.files.paths() if not self.ending_from else self._ending()
         found = self.state.files.within(physical_fields(self.state.metadata)[key[0]][0], ranges)
@@ -192,6 +192,11 @@ class LakeFiles:
         A struct is cast by the order of its parts, because their names inside files differ.
         """
         return f"CAST({identifier(inside)} AS {STATE_TYPE})" if column == STATE else identifier(inside)
+
+
+def _pruned_by(type_: str) -> type | None:
+    """Returns the Python type of the bounds by which files are found; None for a column without such bounds."""
+    return str if type_ == "STRING" else int if _WHOLE_NUMBERS.fullmatch(type_) else None
 
 
 def _plain(url: str) -> str:

@@ -1,6 +1,7 @@
 """A slice file: sorted, typed, checked page by page, the same bytes for the same events."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -113,6 +114,19 @@ def test_key_ranges_are_cut_at_the_widest_gaps() -> None:
     ids = [1, 2, 3, 1000, 1001, 50_000]
     assert key_ranges(pa.chunked_array([ids])) == ((1, 3), (1000, 1001), (50_000, 50_000))
     assert key_ranges(pa.chunked_array([[1, 2, 3]])) == ((1, 3),)
+
+
+@given(st.lists(IDS, min_size=1))
+def test_decimals_without_places_have_the_ranges_of_whole_numbers(ids: list[int]) -> None:
+    whole = key_ranges(pa.chunked_array([ids], type=pa.int64()))
+    for type_ in (pa.decimal128(20, 0), pa.decimal128(38, 0)):
+        assert key_ranges(pa.chunked_array([[*map(Decimal, ids), None]], type=type_)) == whole
+
+
+@pytest.mark.parametrize(("id_", "type_"), [(2**63, pa.decimal128(20, 0)), (-(10**37), pa.decimal128(38, 0))])
+def test_decimals_beyond_64_bits_or_with_places_have_no_range(id_: int, type_: pa.DataType) -> None:
+    assert key_ranges(pa.chunked_array([[Decimal(1), Decimal(id_)]], type=type_)) == ()
+    assert key_ranges(pa.chunked_array([[Decimal(1)]], type=pa.decimal128(9, 2))) == ()
 
 
 @given(st.lists(st.text(STORABLE), min_size=1))

@@ -27,6 +27,8 @@ FEW = 100
 MOMENT = datetime(2024, 2, 29, 23, 59, 59, 999_001, tzinfo=UTC)
 IDS: dict[tuple[str, ...], tuple[tuple[object, ...], ...]] = {
     ("int8",): ((1,), (-(2**40),), (7,)),
+    ("numeric(20,0)",): ((Decimal(2**64 - 1),), (Decimal(-7),), (Decimal(2**63),)),
+    ("numeric(9,2)", "int2"): ((Decimal("0.01"), 1), (Decimal("-70.5"), 1), (Decimal(10), 1)),
     ("int4", "text", "date"): (
         (1, "ü", date(2024, 2, 29)),
         (1, "u", date(2024, 2, 29)),
@@ -106,6 +108,23 @@ def test_the_worker_finds_what_spark_finds(
     for path in (tmp_path / "bucket" / lake_key(table.name)).rglob("*.parquet"):
         pq.write_table(pq.read_table(path), path, row_group_size=1)
     assert without_spark(store, table, work) == found, "some row groups are not searched"
+
+
+@pytest.mark.parametrize("type_", ["int8", "numeric(20,0)", "numeric(9,2)"])
+def test_row_groups_without_an_id_of_the_claim_are_not_read(
+    lake: SparkLake, store: LocalObjectStore, tmp_path: Path, type_: str
+) -> None:
+    table = keyed_by((type_,))
+    lake.create_table(table)
+    feed, (low, high) = Feed(store=store, table=table), (1, 9) if type_ == "int8" else (Decimal(-9), Decimal(1))
+    lake.upsert(table, feed.claim([event("i", 1, low, name="a"), event("i", 2, high, name="b")]))
+    (path,) = (tmp_path / "bucket" / lake_key(table.name)).rglob("claim-*/*.parquet")
+    pq.write_table(pq.read_table(path), path, row_group_size=1, write_page_checksum=True)
+    ids, content = pq.read_metadata(path).row_group(0).column(0), bytearray(path.read_bytes())
+    content[(ids.dictionary_page_offset or ids.data_page_offset) + ids.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    assert without_spark(store, table, feed.claim([event("u", 3, high, name="c")])) is not None
+    assert without_spark(store, table, feed.claim([event("u", 4, low, name="c")])) is None, "the damaged one is"
 
 
 def test_without_rows_of_these_ids_only_the_deletes_are_counted(lake: SparkLake, store: LocalObjectStore) -> None:
