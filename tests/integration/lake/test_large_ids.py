@@ -71,7 +71,9 @@ def bounds(store: LocalObjectStore, table: LakeTable) -> list[tuple[Any, Any]]:
     return sorted(each for each in found if None not in each)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["append", "append, searched by Spark", pytest.param("merge", marks=pytest.mark.nightly)]
+)
 def test_an_update_of_an_old_row_replaces_it(session: SparkSession, store: LocalObjectStore, way: str) -> None:
     upsert, rows_without_spark = WAYS[way]
     lake = SparkLake(
