@@ -5,6 +5,7 @@ moves the fence. It becomes exactly the version after the one that was read, or 
 """
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -139,12 +140,17 @@ class ClaimAppend:
         with step(self.on_step, "lake_files.write"), ThreadPoolExecutor(1) as beside:
             writing = beside.submit(write)
             found = self.session.sql(rows.found).toArrow() if isinstance(rows.found, str) else rows.found
-            return _Found(deleted={}) if found is None else _found(self.files, found), writing.result()
+            if found is None:
+                return _Found(deleted={}), writing.result()
+            return _found(self.files, found, are_live=rows.counts is not None), writing.result()
 
 
-def _found(files: LakeFiles, found: pa.Table) -> _Found:
-    """Sorts the rows found by what the claim does to them, without rows that a deletion vector already deletes."""
-    deleted: dict[str, BitMap64] = {}
+def _found(files: LakeFiles, found: pa.Table, *, are_live: bool) -> _Found:
+    """Sorts the rows found by what the claim does to them, without rows that a deletion vector already deletes.
+
+    `are_live`: there are none of these.
+    """
+    deleted, places = dict[str, BitMap64](), defaultdict[str, list[tuple[bool, bool, BitMap64]]](list)
     updated_rows, deleted_rows, delete_events, is_stale = 0, 0, 0, False
     counted = pa.compute.equal(found.column(FILE), "")
     for total in found.filter(counted).column("rows").to_pylist():
@@ -152,14 +158,18 @@ def _found(files: LakeFiles, found: pa.Table) -> _Found:
     found = found.filter(pa.compute.invert(counted))
     flags = zip(found.column(IS_DELETE).to_pylist(), found.column(IS_NEWER).to_pylist(), strict=True)
     for (is_delete, is_newer), (_, path, rows) in zip(flags, files.located(found), strict=True):
-        live = rows - files.vector(path)
-        if not is_newer:
-            is_stale |= bool(live)
-            continue
-        deleted_rows += len(live) if is_delete else 0
-        updated_rows += 0 if is_delete else len(live)
-        if live:
-            deleted[path] = deleted.get(path, BitMap64()) | live
+        places[path].append((is_delete, is_newer, rows))
+    vectors = dict.fromkeys(places, BitMap64()).items() if are_live else files.vectors(places)
+    for path, dead in vectors:
+        for is_delete, is_newer, rows in places[path]:
+            live = rows - dead
+            if not is_newer:
+                is_stale |= bool(live)
+                continue
+            deleted_rows += len(live) if is_delete else 0
+            updated_rows += 0 if is_delete else len(live)
+            if live:
+                deleted[path] = deleted.get(path, BitMap64()) | live
     return _Found(
         deleted=deleted,
         updated_rows=updated_rows,

@@ -39,7 +39,7 @@ class ClaimRows:
     possibly STATE. `found` is SQL or its result, with FILE, `rows` (indexes of lake rows that the claim deletes or
     replaces), IS_DELETE (the claim deletes them) and IS_NEWER (the claim's event is newer than the lake's row). If
     `counts` is None, `found` has one more row, with '' as FILE; its `rows` is the number of ids whose last event is a
-    delete. `found` may include rows that a deletion vector already deletes; it is None if the claim deletes no row.
+    delete. `found` may then include rows that a deletion vector already deletes. It is None if no row is deleted.
     `acts`: whether any row of the table may change.
     """
 

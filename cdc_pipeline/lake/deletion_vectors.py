@@ -4,7 +4,7 @@ import struct
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
@@ -61,6 +61,23 @@ def read_vector(store: ObjectStore | VectorObjects, table_key: str, descriptor: 
     if size != descriptor["sizeInBytes"] or zlib.crc32(data) != checksum:
         raise LakeError(f"the deletion vector at byte {start} of {key} is damaged", expected="its size and checksum")
     return _bitmap(data, key)
+
+
+def read_vectors(
+    store: ObjectStore | VectorObjects, table_key: str, files: Mapping[str, Action]
+) -> Iterator[tuple[str, BitMap64]]:
+    """Yields the deleted rows of each of these files; see `read_vector`. `files`: path -> `add` action.
+
+    The order is that of the vector files, because those of many claims are not kept in memory together.
+    """
+    for path in sorted(files, key=lambda path: vector_reference(files[path])):
+        yield path, read_vector(store, table_key, files[path].get("deletionVector"))
+
+
+def vector_reference(file: Action) -> str:
+    """Returns what data files have in common whose vectors are in one file; "" without a vector."""
+    reference: str = (file.get("deletionVector") or {}).get("pathOrInlineDv", "")
+    return reference
 
 
 def vector_file(vectors: Mapping[str, BitMap64]) -> tuple[str, bytes, dict[str, Action]]:

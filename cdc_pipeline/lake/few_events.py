@@ -153,7 +153,7 @@ class FewEvents:
         for part in parts:
             for place in pc.unique(part[FILE]).to_pylist():
                 found[paths[place]] = found.get(paths[place], BitMap64()) | BitMap64(part[ROW].to_pylist())
-        live = {path: rows - self.files.vector(path) for path, rows in found.items()}
+        live = {path: found[path] - dead for path, dead in self.files.vectors(found)}
         places = {path: rows for path, rows in live.items() if rows}
         return LiveRows(
             places=places, states=[each for path, rows in places.items() for each in self._states(path, rows)]

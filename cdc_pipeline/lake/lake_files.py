@@ -18,7 +18,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.claim_view import Views
 from cdc_pipeline.lake.columns import HISTORY_TYPES, OWN_TYPES
-from cdc_pipeline.lake.deletion_vectors import VectorObjects, read_vector
+from cdc_pipeline.lake.deletion_vectors import VectorObjects, read_vectors
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.protocol import KeyRange, LakeTable
@@ -135,7 +135,8 @@ class LakeFiles:
         found = views.session.sql(
             f"SELECT {FILE}, collect_list({ROW}) AS rows{versions} FROM {name} GROUP BY 1"
         ).toArrow()
-        dead = {url: rows & self.vector(path) for url, path, rows in self.located(found)}
+        located = {path: (url, rows) for url, path, rows in self.located(found)}
+        dead = {located[path][0]: located[path][1] & vector for path, vector in self.vectors(located)}
         dead = {url: rows for url, rows in dead.items() if rows}
         if dead:
             content = pa.table({FILE: list(dead), "rows": pa.array(map(list, dead.values()), pa.list_(pa.int64()))})
@@ -144,10 +145,10 @@ class LakeFiles:
             views.name_sql(name, f"SELECT * FROM {name} LEFT ANTI JOIN ({pairs}) USING ({FILE}, {ROW})")
         return [dict(state) for row in found.column("states").to_pylist() for state in row] if states else []
 
-    def vector(self, path: str) -> BitMap64:
-        """Returns the indexes of the file's deleted rows."""
+    def vectors(self, paths: Iterable[str]) -> Iterator[tuple[str, BitMap64]]:
+        """Yields path and indexes of the deleted rows of each of these files. Reads each vector file once."""
         objects = VectorObjects(store=self.store, held=self.vector_objects)
-        return read_vector(objects, self.folder, self.file(path).get("deletionVector"))
+        return read_vectors(objects, self.folder, {path: self.file(path) for path in paths})
 
     def file(self, path: str) -> Action:
         """Returns the `add` action of a file of this version."""

@@ -41,7 +41,7 @@ def rows_commit(
         "numTargetRowsUpdated": str(counts.updated),
         "numTargetRowsDeleted": str(counts.deleted),
     }
-    vectors = {path: files.vector(path) | rows for path, rows in deleted.items()}
+    vectors = {path: dead | deleted[path] for path, dead in files.vectors(deleted)}
     old = {path: files.file(path) for path in vectors}
     rows_of = {path: _records(files, old[path]) for path in vectors}
     marked = {path: rows for path, rows in vectors.items() if len(rows) < rows_of[path]}

@@ -11,15 +11,19 @@ from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.deletion_vectors import (
     VectorObjects,
     read_vector,
+    read_vectors,
     vector_file,
     vector_path,
     z85_decode,
     z85_encode,
 )
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
+from cdc_pipeline.lake.rows_commit import rows_commit
 from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store.local import LocalObjectStore
-from tests.support.lake import table_of
+from cdc_pipeline.record import ClaimCounts
+from cdc_pipeline.steps import no_step
+from tests.support.lake import NOW, table_of
 
 TABLE = "datalake/shop/public/people"
 
@@ -83,7 +87,7 @@ def test_a_claim_reads_a_file_with_many_vectors_once(tmp_path: Path) -> None:
     other = replace(files, ending_from=AFTER_ALL)
     for number in range(100):
         for each in (files, other):
-            assert each.vector(f"file-{number}") == BitMap64([number])
+            assert dict(each.vectors([f"file-{number}"])) == {f"file-{number}": BitMap64([number])}
     assert len(store.reads) == 1
 
 
@@ -95,3 +99,22 @@ def test_vector_files_are_kept_up_to_a_limit(tmp_path: Path) -> None:
     for name in "aabbcbac":
         assert objects.get(name)[:1] == name.encode()
     assert store.reads == ["a", "b", "c", "a", "c"]
+
+
+def test_vector_files_that_do_not_fit_into_memory_together_are_read_once(tmp_path: Path) -> None:
+    """Files with neighbouring ids have their vectors in files of different claims, because ids are marked anywhere."""
+    store, state = CountingStore(tmp_path), LakeTableState(version=1)
+    for claim in range(3):
+        path, content, descriptors = vector_file({f"file-{number}": BitMap64([1]) for number in range(claim, 30, 3)})
+        store.put_if_absent(f"{TABLE}/{path}", content + bytes(30 << 20))
+        stats = '{"numRecords":3}'
+        state.files.follow(
+            {"add": {"path": name, "size": 1, "stats": stats, "deletionVector": found}}
+            for name, found in descriptors.items()
+        )
+    files = LakeFiles(store=store, table=table_of(name="shop.public.people"), state=state, columns=())
+    deleted = {f"file-{number}": BitMap64([2]) for number in range(30)}
+    actions = rows_commit(files, "CDC UPSERT", 1, "{}", ClaimCounts(), deleted, (), now=NOW, on_step=no_step)
+    assert len(store.reads) == 3
+    added = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
+    assert dict(read_vectors(store, TABLE, added)) == dict.fromkeys(deleted, BitMap64([1, 2]))
