@@ -1,13 +1,14 @@
 """Rewrites data files of a lake table without Spark: without their deleted rows, and small ones as one, sorted by id.
 
-A Spark job costs about a second of processor time, however few rows it has. Memory does not grow with the files: small
-ones are sorted together as long as they fit, a larger one is copied batch by batch.
+A Spark job costs about a second of processor time, however few rows it has. Memory does not grow with the files: what
+fits into it is sorted together and becomes one row group.
 """
 
 import json
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake.deletion_vectors import read_vector
+from cdc_pipeline.lake.deletion_vectors import VectorObjects, read_vectors
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.file_bounds import Rows
 from cdc_pipeline.lake.file_stats import delta_stats
@@ -27,7 +28,8 @@ from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_ddl import listed_stats
 from cdc_pipeline.object_store import ObjectStore
 
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 1_024
+"""Read at once. So few because a file does not say how large its rows are in memory, where texts repeat."""
 _ROWS_PER_GROUP = 1 << 20
 
 
@@ -39,69 +41,46 @@ class Rewritten:
     added: list[DataFile] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Held:
-    """Rows of files of one shape, in memory."""
-
-    files: list[Action] = field(default_factory=list)
-    rows: list[pa.Table] = field(default_factory=list)
-    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    deleted: int = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(rows.nbytes for rows in self.rows)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRewriting:
     """Rewrites files of the table with this `metadata` into `folder`, an object-store key that no other call uses.
 
-    `most_held_bytes`: of the rows in memory that are sorted together. They are held about three times.
+    `file_bytes`: a new file has rows of so many files as together reach this size. `most_held_bytes`: of the rows in
+    memory that are sorted together. They are held about three times. `vector_objects`: see `VectorObjects`.
     """
 
     store: ObjectStore
     table: LakeTable
     metadata: Action
     folder: str
+    file_bytes: int = 16 << 20
     most_held_bytes: int = 64 << 20
+    vector_objects: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
 
     def rewrite(self, group: Sequence[Action]) -> Rewritten:
         """Rewrites the files of one group. A file that would only be copied stays; see `Rewritten`."""
-        done, held = Rewritten(), _Held()
-        for file in sorted(group, key=self._lowest_id):
-            filesystem, root = self.store.filesystem()
-            key = f"{lake_key(self.table.name)}/{unquote(file['path'])}"
-            with (
-                filesystem.open_input_file(f"{root}/{key}") as content,
-                pq.ParquetFile(content, page_checksum_verification=True) as opened,
-            ):
-                dead = self._dead_rows(file)
-                schema = opened.schema_arrow.remove_metadata()
-                if _unpacked_bytes(opened.metadata) > self.most_held_bytes:
-                    self._put(done, [file], schema, _live_rows(opened, dead))
-                    continue
-                together = _together(held.schema, schema)
-                if together is None or held.size_bytes > self.most_held_bytes:
-                    self._flush(done, held)
-                    held, together = _Held(), schema
-                held.files.append(file)
-                held.rows.append(pa.Table.from_batches(_live_rows(opened, dead), schema=schema))
-                held.schema, held.deleted = together, held.deleted + len(dead)
-        self._flush(done, held)
+        done = Rewritten()
+        for files, schema in self._together(group):
+            if len(files) > 1 or files[0].get("deletionVector"):
+                self._put(done, files, schema)
         return done
 
-    def _flush(self, done: Rewritten, held: _Held) -> None:
-        """Writes what is held, sorted by id. A single file without deleted rows is left as it is."""
-        if len(held.files) < 2 and not held.deleted:  # noqa: PLR2004
-            return
-        rows = pa.concat_tables(held.rows, promote_options="default").select(held.schema.names)
-        keys = [name for name in self._keys if name in rows.schema.names]
-        if keys and not any(pa.types.is_nested(rows.schema.field(name).type) for name in keys):
-            rows = rows.sort_by([(name, "ascending") for name in keys])
-        self._put(done, held.files, rows.schema, rows.to_batches(_BATCH_ROWS))
+    def _together(self, group: Sequence[Action]) -> Iterator[tuple[list[Action], pa.Schema]]:
+        """Yields the files that become one file, and its columns."""
+        files, schema, size_bytes = list[Action](), pa.schema([]), 0
+        for file in sorted(group, key=self._lowest_id):
+            with self._opened(file) as opened:
+                own = opened.schema_arrow.remove_metadata()
+            both = _of_both(schema, own)
+            if files and (both is None or size_bytes >= self.file_bytes):
+                yield files, schema
+                files, both, size_bytes = [], own, 0
+            files.append(file)
+            schema, size_bytes = both, size_bytes + int(file["size"])
+        if files:
+            yield files, schema
 
-    def _put(self, done: Rewritten, files: list[Action], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    def _put(self, done: Rewritten, files: list[Action], schema: pa.Schema) -> None:
         done.removed += files
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "part.parquet"
@@ -114,8 +93,8 @@ class FileRewriting:
                 write_page_checksum=True,
             )
             with closing(writer):
-                for rows in _gathered(batches, self.most_held_bytes):
-                    writer.write_table(rows, row_group_size=_ROWS_PER_GROUP)
+                for rows in _gathered(self._live_rows(files), schema, self.most_held_bytes):
+                    writer.write_table(self._sorted(rows), row_group_size=_ROWS_PER_GROUP)
             written = pq.read_metadata(path)
             if not written.num_rows:
                 return
@@ -128,9 +107,29 @@ class FileRewriting:
             DataFile(key=key, size_bytes=size_bytes, rows=written.num_rows, partition_values=values, stats=stats)
         )
 
-    def _dead_rows(self, file: Action) -> Rows:
-        vector = read_vector(self.store, lake_key(self.table.name), file.get("deletionVector"))
-        return np.fromiter(vector, np.int64, len(vector))
+    def _live_rows(self, files: Sequence[Action]) -> Iterator[pa.RecordBatch]:
+        objects = VectorObjects(store=self.store, held=self.vector_objects)
+        vectors = dict(read_vectors(objects, lake_key(self.table.name), {file["path"]: file for file in files}))
+        for file in files:
+            dead = vectors[file["path"]]
+            with self._opened(file) as opened:
+                yield from _without(opened, np.fromiter(dead, np.int64, len(dead)), self.most_held_bytes)
+
+    @contextmanager
+    def _opened(self, file: Action) -> Iterator[pq.ParquetFile]:
+        filesystem, root = self.store.filesystem()
+        key = f"{lake_key(self.table.name)}/{unquote(file['path'])}"
+        with (
+            filesystem.open_input_file(f"{root}/{key}") as content,
+            pq.ParquetFile(content, page_checksum_verification=True) as opened,
+        ):
+            yield opened
+
+    def _sorted(self, rows: pa.Table) -> pa.Table:
+        keys = [name for name in self._keys if name in rows.schema.names]
+        if not keys or any(pa.types.is_nested(rows.schema.field(name).type) for name in keys):
+            return rows
+        return rows.sort_by([(name, "ascending") for name in keys])
 
     def _lowest_id(self, file: Action) -> tuple[bool, object, str]:
         """Puts files with neighbouring ids beside each other, so that the new files have narrow ranges."""
@@ -149,10 +148,14 @@ class FileRewriting:
         return tuple(inside for name, (inside, _) in physical.items() if name in known)
 
 
-def _live_rows(opened: pq.ParquetFile, dead: Rows) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a file without those whose indexes are in `dead`, which is sorted."""
+def _without(opened: pq.ParquetFile, dead: Rows, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file without those whose indexes are in `dead`, which is sorted.
+
+    A batch has a quarter of `most_bytes`, unless its texts repeat in the file: then it has _BATCH_ROWS at most.
+    """
+    fitting = most_bytes // 4 * opened.metadata.num_rows // max(1, _unpacked_bytes(opened.metadata))
     start = 0
-    for batch in opened.iter_batches(_BATCH_ROWS):
+    for batch in opened.iter_batches(max(1, min(_BATCH_ROWS, fitting))):
         low, high = np.searchsorted(dead, (start, start + batch.num_rows))
         is_live = np.ones(batch.num_rows, dtype=np.bool_)
         is_live[dead[low:high] - start] = False
@@ -160,7 +163,7 @@ def _live_rows(opened: pq.ParquetFile, dead: Rows) -> Iterator[pa.RecordBatch]:
         yield batch if low == high else batch.filter(pa.array(is_live))
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Table]:
+def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> Iterator[pa.Table]:
     """Yields the rows in tables of at most _ROWS_PER_GROUP rows, each of which becomes one row group.
 
     A table ends early once it has `most_bytes`. None is empty: the statistics of a row group without rows are missing.
@@ -168,22 +171,25 @@ def _gathered(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa
     gathered, rows, size_bytes = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         if gathered and (rows + batch.num_rows > _ROWS_PER_GROUP or size_bytes >= most_bytes):
-            yield pa.Table.from_batches(gathered)
+            yield _joined(gathered, schema)
             gathered, rows, size_bytes = [], 0, 0
         if batch.num_rows:
             gathered.append(batch)
             rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
     if gathered:
-        yield pa.Table.from_batches(gathered)
+        yield _joined(gathered, schema)
 
 
-def _together(held: pa.Schema, other: pa.Schema) -> pa.Schema | None:
-    """Returns the columns of both. None if a column has two types, which only a file of each type can keep.
+def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Returns one table with the columns of `schema`. A column that a file lacks is NULL, as for every reader."""
+    tables = (pa.Table.from_batches([batch]) for batch in batches)
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
 
-    A column that a file lacks is NULL in its rows, as for every reader of the table.
-    """
+
+def _of_both(schema: pa.Schema, other: pa.Schema) -> pa.Schema | None:
+    """Returns the columns of both. None if a column has two types, which only a file of each type can keep."""
     try:
-        return pa.unify_schemas([held, other], promote_options="default")
+        return pa.unify_schemas([schema, other], promote_options="default")
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None
 

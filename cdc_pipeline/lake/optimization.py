@@ -1,6 +1,7 @@
 """Rewrites the files of a lake table that have decayed, in one commit of exactly the next version."""
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.decay import Optimization, RewritePlan, looks_after, rewrite_plan
+from cdc_pipeline.lake.deletion_vectors import vector_reference
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken
 from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.file_rewriting import FileRewriting, Rewritten
@@ -61,7 +63,7 @@ class TableOptimization:
                 self.by_delta()
             return Optimization(by_delta=claimed_at is None)
         with step(self.on_step, "lake_files.write"):
-            done = self._rewritten(state, plan)
+            done = self._rewritten(state, plan, need.small_file_bytes)
         if not done.removed or not self._commit(log, state, done):
             return Optimization(left=plan.left)
         return Optimization(
@@ -71,12 +73,21 @@ class TableOptimization:
             left=plan.left,
         )
 
-    def _rewritten(self, state: LakeTableState, plan: RewritePlan) -> Rewritten:
+    def _rewritten(self, state: LakeTableState, plan: RewritePlan, file_bytes: int) -> Rewritten:
         folder, done = f"{lake_key(self.table.name)}/optimized-{uuid.uuid4().hex}", Rewritten()
-        for number, group in enumerate(plan.groups):
-            files = [found for file in group if (found := state.files.get(file.path)) is not None]
+        groups = [
+            [found for file in group if (found := state.files.get(file.path)) is not None] for group in plan.groups
+        ]
+        groups.sort(key=lambda files: [*map(vector_reference, files)])  # so that each vector file is read once
+        objects = OrderedDict[str, bytes]()
+        for number, files in enumerate(groups):
             rewriting = FileRewriting(
-                store=self.store, table=self.table, metadata=state.metadata, folder=f"{folder}/{number}"
+                store=self.store,
+                table=self.table,
+                metadata=state.metadata,
+                folder=f"{folder}/{number}",
+                file_bytes=file_bytes,
+                vector_objects=objects,
             )
             try:
                 part = rewriting.rewrite(files)

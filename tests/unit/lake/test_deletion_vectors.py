@@ -1,11 +1,15 @@
 """Deletion vectors are written and read as Delta's protocol has them."""
 
+import io
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
+from pyspark.sql import SparkSession
 
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.deletion_vectors import (
@@ -17,11 +21,15 @@ from cdc_pipeline.lake.deletion_vectors import (
     z85_decode,
     z85_encode,
 )
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
 from cdc_pipeline.lake.rows_commit import rows_commit
+from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import ClaimCounts
+from cdc_pipeline.settings.work import MaintenanceSettings
 from cdc_pipeline.steps import no_step
 from tests.support.lake import NOW, table_of
 
@@ -118,3 +126,29 @@ def test_vector_files_that_do_not_fit_into_memory_together_are_read_once(tmp_pat
     assert len(store.reads) == 3
     added = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
     assert dict(read_vectors(store, TABLE, added)) == dict.fromkeys(deleted, BitMap64([1, 2]))
+
+
+@pytest.mark.parametrize("small_file_bytes", [1, 1 << 20])
+def test_maintenance_reads_a_file_with_many_vectors_once(tmp_path: Path, small_file_bytes: int) -> None:
+    """Files that are not small are each rewritten alone, small ones together."""
+    store, table = CountingStore(tmp_path), table_of(name="shop.public.people")
+    lake = SparkLake(open_session=no_session, store=store, clock=lambda: NOW, on_step=no_step)
+    lake.create_table(table)
+    path, content, descriptors = vector_file({f"file-{number}": BitMap64([number]) for number in range(3)})
+    store.put_if_absent(f"{TABLE}/{path}", content)
+    adds = list[Action]()
+    for name, found in descriptors.items():
+        rows = io.BytesIO()
+        pq.write_table(pa.table({"id": [1, 2, 3]}), rows)
+        store.put_if_absent(f"{TABLE}/{name}", rows.getvalue())
+        file = {"path": name, "partitionValues": {}, "size": len(rows.getvalue()), "modificationTime": 0}
+        adds.append({"add": {**file, "dataChange": True, "stats": '{"numRecords":3}', "deletionVector": found}})
+    info = commit_info(operation="CDC UPSERT", user_metadata="{}", read_version=0, now=NOW)
+    DeltaLog(store, TABLE).append(1, [info, *adds])
+    done = lake.optimize(table, MaintenanceSettings(small_files=2, small_file_bytes=small_file_bytes))
+    assert (done.files_before, done.files_after) == (3, 3 if small_file_bytes == 1 else 1)
+    assert store.reads.count(f"{TABLE}/{path}") == 1
+
+
+def no_session() -> SparkSession:
+    raise AssertionError
