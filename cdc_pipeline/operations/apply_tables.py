@@ -65,25 +65,32 @@ class EmptyLakes:
         of exported files is under way. Safe to repeat after a crash at any step, because the id of the empty snapshot
         changes only when a rebuild found that the lake does not have it.
 
-        Raises LeaseBusy while another process works on the table.
+        Raises LeaseBusy while another process works on the table, TableStale when it becomes stale meanwhile.
         """
-        store, snapshots = self.work.store, self.work.store.snapshots
-        row = store.tables.table(table)
+        tables, snapshots = self.work.store.tables, self.work.store.snapshots
+        row = tables.table(table)
         if row.schema_id is None:
             return False
-        if row.state is TableState.STALE or store.snapshot_history.published_snapshot(row.table_id) is not None:
-            return True
-        active = snapshots.active_snapshot(row.table_id)
-        if active is not None and active.exported_snapshot is not None:
+        if self._is_begun(row):
             return True
         with self.work.leased(row.table_id) as held:
-            new = snapshots.create_snapshot(self._snapshot(row, row.schema_id))
+            if self._is_begun(tables.table(table)):
+                return True
+            new = snapshots.create_snapshot(self._snapshot(row, row.schema_id), refuse_stale=True)
             if new.state is not SnapshotState.PUBLISHED:
                 snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
                 lake_table = self.work.lake_table(table)
                 self.work.lake.create_table(lake_table)
                 publish(self.work, held, lake_table, new, fence=NOTHING_APPLIED)
         return True
+
+    def _is_begun(self, row: SourceTable) -> bool:
+        """Whether the table gets no empty lake table, as of now: under the lease, nobody begins it afterwards."""
+        store = self.work.store
+        if row.state is TableState.STALE or store.snapshot_history.published_snapshot(row.table_id) is not None:
+            return True
+        active = store.snapshots.active_snapshot(row.table_id)
+        return active is not None and active.exported_snapshot is not None
 
     def _snapshot(self, row: SourceTable, schema_id: str) -> NewSnapshot:
         known = self.work.store.snapshot_history.snapshots(row.table_id)

@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.errors import SnapshotError, TableStale
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.failures import clear_failures
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
-from cdc_pipeline.metadata_store.ledger.tables import end_halt
+from cdc_pipeline.metadata_store.ledger.tables import end_halt, read_table
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import drop_events_before
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import (
@@ -58,12 +58,15 @@ class SnapshotPublication:
 class Snapshots:
     database: Database
 
-    def create_snapshot(self, new: NewSnapshot) -> Snapshot:
+    def create_snapshot(self, new: NewSnapshot, *, refuse_stale: bool = False) -> Snapshot:
         """Idempotent by id. Raises SnapshotError when another snapshot of the table is active.
 
-        A registered table becomes snapshotting; a live one stays live until the publication.
+        A registered table becomes snapshotting; a live one stays live until the publication. `refuse_stale`: raises
+        TableStale for a stale table, because the snapshot does not bring the rows that it lacks.
         """
         with self.database.transaction("snapshot.create") as connection:
+            if refuse_stale:
+                _check_not_stale(connection, new.table_id)
             connection.execute(insert(_SNAPSHOT).values(**asdict(new)).on_conflict_do_nothing())
             row = connection.execute(select(_SNAPSHOT).where(_SNAPSHOT.c.snapshot_id == new.snapshot_id)).one_or_none()
             if row is None:
@@ -255,6 +258,13 @@ def _read(connection: Connection, snapshot_id: str, *, lock: bool = False) -> Sn
     if row is None:
         raise SnapshotError(f"there is no snapshot {snapshot_id}", remedy="create it first")
     return as_record(Snapshot, row)
+
+
+def _check_not_stale(connection: Connection, table_id: int) -> None:
+    """Locks the table until the transaction ends. Whoever marks it as stale then sees the snapshot and abandons it."""
+    row = read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}", lock=True)
+    if row.state is TableState.STALE:
+        raise TableStale(row.state_reason or "", table=row.name, remedy="nothing is applied until then")
 
 
 def _already_active(connection: Connection, table_id: int) -> SnapshotError:
