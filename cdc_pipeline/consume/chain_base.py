@@ -96,7 +96,7 @@ def chain_base(
 ) -> ChainBase:
     """Returns the base after `boundary`, whose cut file is `decided`. `identities`: all tables, by uuid.
 
-    `partitions`: where each stream partition stands at the boundary.
+    `rows`: as of now, from `BaseRows.read`. `partitions`: where each stream partition stands at the boundary.
 
     Raises RegistryError when the cut file describes another cut.
     """
@@ -107,7 +107,8 @@ def chain_base(
             expected=f"the cut at {boundary.position}",
             remedy="run cdc rebuild: it rebuilds the metadata store from bucket and lake",
         )
-    known = {**identities, **{table.table_uuid: table for table in decided.tables}}
+    read = {table.table_uuid: table for table in decided.tables}
+    known = {**identities, **read}
     return ChainBase(
         stream=decided.stream,
         position=boundary.position,
@@ -116,8 +117,19 @@ def chain_base(
         label=cut.label,
         partitions=partitions,
         tables=tuple(known.values()),
-        rows=rows,
+        rows={**rows, "source_table": [_as_of(cut.position, row, read) for row in rows["source_table"]]},
     )
+
+
+def _as_of(position: str, row: dict[str, Any], read: Collection[UUID]) -> dict[str, Any]:
+    """Returns the row of a table as of the cut at `position`. `read`: the tables that this cut names.
+
+    A later cut has moved `followed_at` of a table behind the cut. If the cut does not name the table, it was added
+    later, and nothing of it had been read.
+    """
+    if (row["followed_at"] or "") <= position:
+        return row
+    return row | {"followed_at": position if UUID(row["table_uuid"]) in read else None}
 
 
 def read_through(file: CutFile) -> tuple[ReadThrough, ...]:

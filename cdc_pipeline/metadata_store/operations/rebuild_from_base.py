@@ -15,7 +15,8 @@ from cdc_pipeline.metadata_store.operations.retention import Keep
 
 Rows = list[dict[str, Any]]
 _READ = {
-    # next_slice_number, schema_id and followed_at are those that the table had at the base
+    # next_slice_number and schema_id are those that the table had at the base. The others are as of now: followed_at
+    # behind the base is corrected by the base's cut file; halted_at ends with a snapshot whose cutoff is later.
     "source_table": """
         SELECT source.table_id, source.table_uuid,
                coalesce((SELECT min(slice.number) FROM cdc.slice
@@ -24,7 +25,8 @@ _READ = {
                (SELECT slice.schema_id FROM cdc.slice
                 WHERE slice.table_id = source.table_id AND slice.boundary_id <= :boundary_id AND NOT slice.late
                 ORDER BY slice.number DESC LIMIT 1) AS schema_id,
-               least(source.followed_at, :position) AS followed_at
+               source.followed_at,
+               CASE WHEN source.state = 'stale' THEN source.halted_at END AS halted_at
         FROM cdc.source_table AS source WHERE source.stream = :stream ORDER BY source.table_id
         """,
     "table_schema": """
@@ -64,7 +66,7 @@ _SET_TABLES = text("""
     UPDATE cdc.source_table AS source
     SET next_slice_number = given.next_slice_number, schema_id = coalesce(given.schema_id, source.schema_id),
         forgotten_through = given.next_slice_number - 1, cleaned_through = given.next_slice_number - 1,
-        followed_at = given.followed_at
+        followed_at = given.followed_at, halted_at = given.halted_at
     FROM json_populate_recordset(NULL::cdc.source_table, CAST(:rows AS json)) AS given
     WHERE source.table_id = given.table_id
     """)
