@@ -108,14 +108,16 @@ class CutFile:
                 else _cut_of(document["cut"], document["stream"]["name"], tables=range(len(tables))),
             )
 
-    def of_tables(self, uuids: Collection[UUID]) -> "CutFile":
-        """Returns the cut file with only these tables.
+    def of_tables(self, uuids: Collection[UUID]) -> "CutFile | None":
+        """Returns the cut file with only these tables; None for a late slice of another one.
 
         Tables that were removed since the cut are left out: a later table of the same name is another table.
         """
         kept = [index for index, table in enumerate(self.tables) if table.table_uuid in uuids]
-        if len(kept) == len(self.tables) or isinstance(self.content, LateSlice):
+        if len(kept) == len(self.tables):
             return self
+        if isinstance(self.content, LateSlice):
+            return None
         content = replace(
             self.content,
             tables=tuple(kept),

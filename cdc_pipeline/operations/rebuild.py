@@ -27,6 +27,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
 from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -97,7 +98,11 @@ class StoreRebuild:
             known = {found.identity.table_uuid for found in tables}
             gaps = decided.gaps({row.table_uuid: row.followed_at for row in store.tables.tables()})
             for chain_position, file in decided.files:
-                chain.adopt(file.of_tables(known), chain_position)
+                ours = file.of_tables(known)
+                if ours is None:
+                    empty.pass_late_slice()
+                else:
+                    chain.adopt(ours, chain_position)
             empty.check_nothing_is_lost()
             rebuilt = tuple(_rebuild_table(empty, store, each, gaps.get(each.identity.table_uuid)) for each in tables)
         for table in rebuilt:
@@ -105,14 +110,17 @@ class StoreRebuild:
         return rebuilt
 
     def _found(self, chain: DecidedChain) -> tuple[_FoundTable, ...]:
-        """Returns the tables of pipeline.yml, in its order, then other tables of the chain.
+        """Returns the tables of pipeline.yml, in its order, then other tables of the chain that were not removed.
 
-        A table that was removed without its lake, and then listed again, is another one, which the lake lacks. Raises
-        FenceMismatch when lake and cut files have different tables under one name.
+        A table that was removed without its lake, and then listed again, is another one, which the lake lacks. One that
+        was removed with its lake has no owner any more, or another one. Raises FenceMismatch when lake and cut files
+        have different tables under one name.
         """
         known = {identity.name: identity for identity in chain.tables}
+        unlisted = [name for name in known if name not in self.tables]
+        ours = [name for name in unlisted if self._owner(name) == self.stream]
         found = []
-        for name in dict.fromkeys((*self.tables, *known)):
+        for name in (*self.tables, *ours):
             identity = known.get(name)
             ledger = self.lake.read_ledger(name, table_uuid=None if identity is None else identity.table_uuid)
             published = None if ledger is None else ledger.published
@@ -131,6 +139,9 @@ class StoreRebuild:
             if identity is not None:
                 found.append(_FoundTable(identity=identity, ledger=ledger))
         return tuple(found)
+
+    def _owner(self, name: TableName) -> str | None:
+        return owner_of_lake_table(name, objects=self.objects, on_step=self.on_step)
 
     def _begin(
         self, empty: EmptyLedger, store: MetadataStore, decided: DecidedChain, tables: Sequence[_FoundTable]

@@ -24,7 +24,7 @@ from tests.support.pipelines import consume, set_up_and_consume
 from tests.support.streams import run_sql
 
 INFINITE = "INSERT INTO things VALUES ({0}, 'never', repeat('x', 3000), 1.5, 'infinity')"
-MEND = "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31')::json"
+MEND = "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31 00:00:00+00')::json"
 IN_THE_SOURCE = "UPDATE things SET changed = now(), body = 'b' WHERE changed = 'infinity'"
 
 

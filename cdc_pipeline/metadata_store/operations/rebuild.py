@@ -176,6 +176,16 @@ class EmptyLedger:
                 )
             restore(connection, rows, table_ids)
 
+    def pass_late_slice(self) -> None:
+        """Counts a late slice of a table that was removed since, because the chain continues behind it."""
+        last = select(func.max(_BOUNDARY.c.position)).where(_BOUNDARY.c.stream == self.stream).scalar_subquery()
+        with self.database.transaction("ledger.rebuild") as connection:
+            connection.execute(
+                update(_BOUNDARY)
+                .where(_BOUNDARY.c.stream == self.stream, _BOUNDARY.c.position == last)
+                .values(late_slices=_BOUNDARY.c.late_slices + 1)
+            )
+
     def check_nothing_is_lost(self) -> None:
         """Raises RegistryError when the store had a cut behind the base that no cut file describes."""
         with self.database.transaction("ledger.rebuild") as connection:
