@@ -1,7 +1,7 @@
 """The base of a chain of cut files: what a store needs of the earlier cuts after their files are deleted."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -161,10 +161,19 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedChain:
-    """A whole chain: its base, if older cut files are deleted, and every later cut file with its chain position."""
+    """A whole chain: its base, if older cut files are deleted, and every later cut file with its chain position.
+
+    The files lack what only their registration needs.
+    """
 
     base: ChainBase | None
     files: tuple[tuple[str, CutFile], ...]
+
+    @classmethod
+    def of(cls, base: ChainBase | None, files: Iterable[tuple[str, CutFile]]) -> "DecidedChain":
+        """Reads the files one by one and keeps little of each: there are thousands, and each names every table."""
+        known: dict[TableIdentity, TableIdentity] = {}
+        return cls(base=base, files=tuple((chain_position, _outline(file, known)) for chain_position, file in files))
 
     @property
     def streams(self) -> Iterator[Stream]:
@@ -197,6 +206,15 @@ class DecidedChain:
                     found[identity.table_uuid] = Gap(followed=before, start=start)
                 reached[identity.table_uuid] = file.content.position
         return found
+
+
+def _outline(file: CutFile, known: dict[TableIdentity, TableIdentity]) -> CutFile:
+    """Returns the file without slices, events and positions. `known`: equal tables of all files are one object."""
+    tables, content = tuple(known.setdefault(table, table) for table in file.tables), file.content
+    if isinstance(content, Cut):
+        partitions = tuple(replace(part, last_position={}, begun={}) for part in content.partitions)
+        content = replace(content, tables=(), slices=(), quarantined=(), partitions=partitions)
+    return replace(file, tables=tables, schemas={}, content=content)
 
 
 def _ranges(file: CutFile) -> tuple[PartitionRange, ...]:

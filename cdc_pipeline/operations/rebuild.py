@@ -12,7 +12,7 @@ from cdc_pipeline.apply.next_move import check_ledger
 from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.consume.chain_base import DecidedChain, Gap
 from cdc_pipeline.consume.cut_chain import CutChain
-from cdc_pipeline.consume.cut_file import TableIdentity
+from cdc_pipeline.consume.cut_file import CutFile, TableIdentity
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
 from cdc_pipeline.lake.ledger_values import LakeLedger, PublishedTable
 from cdc_pipeline.lake.protocol import Lake
@@ -89,16 +89,14 @@ class StoreRebuild:
         with self.store.rebuild.emptied(self.stream, since="" if base is None else base.position) as empty:
             store = metadata_store(empty.database, empty.stream)
             chain = replace(self.chain, store=store)
-            decided = DecidedChain(
-                base=base, files=tuple(chain.files(BEGINNING if base is None else base.chain_position))
-            )
+            decided = DecidedChain.of(base, chain.files(BEGINNING if base is None else base.chain_position))
             _refuse_to_forget(empty, decided)
             tables = self._found(decided)
             self._begin(empty, store, decided, tables)
             known = {found.identity.table_uuid for found in tables}
             gaps = decided.gaps({row.table_uuid: row.followed_at for row in store.tables.tables()})
-            for chain_position, file in decided.files:
-                ours = file.of_tables(known)
+            for chain_position, _ in decided.files:
+                ours = _read_again(chain, chain_position).of_tables(known)
                 if ours is None:
                     empty.pass_late_slice()
                 else:
@@ -190,6 +188,17 @@ class StoreRebuild:
                 raise
             return []
         return rows
+
+
+def _read_again(chain: CutChain, chain_position: str) -> CutFile:
+    found = chain.read(chain_position)
+    if found is None:
+        raise RegistryError(
+            f"the cut file at {chain_position} was deleted during the rebuild",
+            expected="every cut file behind the base of the chain",
+            remedy="run cdc rebuild again when no cdc clean runs: nothing was changed",
+        )
+    return found
 
 
 def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:

@@ -1,14 +1,17 @@
-"""The base of a chain of cut files is read as it was written."""
+"""The base of a chain of cut files is read as it was written, and of the files behind it little is kept in memory."""
 
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.consume.chain_base import ChainBase, ReadThrough, order_of
-from cdc_pipeline.consume.cut_file import TableIdentity
+from cdc_pipeline.consume.chain_base import ChainBase, DecidedChain, ReadThrough, order_of
+from cdc_pipeline.consume.cut_file import CutFile, TableIdentity
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, PartitionRange, Slice
 from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import Label
@@ -39,3 +42,44 @@ def test_a_base_of_another_format_is_refused_with_both() -> None:
 def test_places_are_in_the_order_of_their_stream_also_behind_ten_late_slices() -> None:
     places = [BEGINNING, "000000000000000a-0", "000000000000000a-9", "000000000000000a-10", "00000000000000b0-0"]
     assert sorted({*places}, key=order_of) == places
+
+
+def test_a_chain_takes_little_memory_for_each_of_its_files() -> None:
+    content = cut_of_many_tables(300)
+    tracemalloc.start()
+    files = DecidedChain.of(None, read_often(content)).files
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    read = CutFile.from_bytes(content)
+    assert [file.tables for _, file in files] == [read.tables] * 100
+    assert size / 100 < len(content) / 10
+
+
+def read_often(content: bytes) -> Iterator[tuple[str, CutFile]]:
+    for number in range(100):
+        yield f"{number:016x}-0", CutFile.from_bytes(content)
+
+
+def cut_of_many_tables(count: int) -> bytes:
+    """Each table has a slice."""
+    start, end = "00000000016b3748", "00000000016b3750"
+    name = {"database": "shop", "schema": "public"}
+    tables = tuple(
+        TableIdentity(table_uuid=UUID(int=number), name=TableName(**name, table=f"t{number}"), source_oid=number)
+        for number in range(count)
+    )
+    first = Slice(
+        table_id=0, stream_partition=0, path="cdc-event/a", sha256="ab" * 32, size_bytes=9, rows=1, schema_id="a"
+    )
+    slices = tuple(replace(first, table_id=number) for number in range(count))
+    cut = Cut(
+        stream="shop",
+        start=start,
+        position=end,
+        commit_time=MOMENT,
+        label=BASE.label,
+        partitions=(PartitionRange(stream_partition=0, start_offset=start, end_offset=end),),
+        tables=tuple(range(count)),
+        slices=slices,
+    )
+    return CutFile(stream=BASE.stream, tables=tables, schemas={}, content=cut).to_bytes()
