@@ -166,8 +166,8 @@ class SnapshotOrchestrator:
         """
         if _has_ended(snapshot):
             return snapshot
-        snapshot = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
         try:
+            snapshot = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             while (moved := self._advance(snapshot)).state is not snapshot.state:
                 snapshot = moved
         except CdcError as error:
@@ -187,13 +187,19 @@ class SnapshotOrchestrator:
         return self._failed(snapshot, str(error))
 
     def _failed(self, snapshot: Snapshot, error: str) -> Snapshot:
-        """Marks the snapshot as failed, unless somebody else has moved it meanwhile, or the lake shows it."""
+        """Marks the snapshot as failed, unless somebody else has moved it meanwhile, or the lake shows it.
+
+        One that was removed together with its table has failed for this run.
+        """
         log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
         if snapshot.state is SnapshotState.PUBLISHING:
             return self._not_published(snapshot, error)
-        return self.work.store.snapshots.set_snapshot_state(
-            snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=snapshot.state
-        )
+        try:
+            return self.work.store.snapshots.set_snapshot_state(
+                snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=snapshot.state
+            )
+        except SnapshotError:  # there is none any more
+            return replace(snapshot, state=SnapshotState.FAILED, error=error)
 
     def _not_published(self, snapshot: Snapshot, error: str) -> Snapshot:
         """Marks the snapshot as failed if the lake does not show it. Otherwise this run leaves it as it is.

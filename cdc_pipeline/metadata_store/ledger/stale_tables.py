@@ -18,18 +18,20 @@ from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState
 
 _TABLE, _SNAPSHOT, _PARTITION = models.source_table, models.snapshot, models.stream_partition
 _STREAM, _BOUNDARY = models.stream, models.boundary
-WANTS_SNAPSHOT = """
+SILENCE = "interval '15 minutes'"
+"""A snapshot without a sign of life for so long has no run: its orchestrator looks at it every ten minutes at least."""
+WANTS_SNAPSHOT = f"""
     source.snapshot_wanted
     AND NOT EXISTS (
         SELECT FROM cdc.snapshot AS active
         WHERE active.table_id = source.table_id AND active.state NOT IN ('published', 'failed', 'abandoned')
-          AND (active.started_at > clock_timestamp() - interval '15 minutes'
+          AND (active.started_at > clock_timestamp() - {SILENCE}
                OR EXISTS (SELECT FROM cdc.lease
                           WHERE lease.table_id = source.table_id AND lease.expires_at > clock_timestamp())
                OR EXISTS (SELECT FROM cdc.snapshot_task AS task
                           WHERE task.snapshot_id = active.snapshot_id
                             AND greatest(task.created_at, task.finished_at, task.lease_expires_at)
-                                > clock_timestamp() - interval '15 minutes'))
+                                > clock_timestamp() - {SILENCE}))
     )
     AND clock_timestamp() >= (
         SELECT coalesce(max(failed.finished_at) + interval '1 minute' * power(2, least(count(*), 9) - 1), '-infinity')
@@ -42,9 +44,8 @@ WANTS_SNAPSHOT = """
     """
 """Whether a wanted snapshot of the table `source` is to begin now.
 
-Not while one shows signs of life: its orchestrator looks at it every ten minutes or more often, and whoever works on it
-holds a lease. After snapshots that failed in a row it begins later: after one minute, then twice as long each time, up
-to 256 minutes, because each try copies the whole table.
+Not while one shows signs of life; whoever works on it holds a lease. After snapshots that failed in a row it begins
+later: after one minute, then twice as long each time, up to 256 minutes, because each try copies the whole table.
 """
 _WANTING = text(f"""
     SELECT source.table_id FROM cdc.source_table AS source WHERE {WANTS_SNAPSHOT}

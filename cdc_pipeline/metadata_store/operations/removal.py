@@ -9,6 +9,7 @@ from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.consumers import is_read
+from cdc_pipeline.metadata_store.ledger.stale_tables import SILENCE
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.record import TableName
 
@@ -43,6 +44,27 @@ _AT_WORK = """
     FROM cdc.snapshot_task AS task JOIN cdc.snapshot USING (snapshot_id)
     WHERE snapshot.table_id = ANY(:tables) AND task.state = 'claimed' AND task.lease_expires_at > clock_timestamp()
     LIMIT 1
+"""
+_TAKEN = f"""
+    SELECT snapshot_id, until
+    FROM (
+        SELECT taken.snapshot_id,
+               max(greatest(run.started_at, run.finished_at,
+                            task.created_at, task.finished_at, task.lease_expires_at)) + {SILENCE} AS until
+        FROM cdc.snapshot AS taken
+        JOIN cdc.snapshot AS run ON split_part(run.snapshot_id, '-', 2) = split_part(taken.snapshot_id, '-', 2)
+        LEFT JOIN cdc.snapshot_task AS task ON task.snapshot_id = run.snapshot_id
+        WHERE taken.table_id = ANY(:tables) AND taken.state NOT IN ('published', 'failed', 'abandoned')
+        GROUP BY taken.snapshot_id
+    ) AS signs
+    WHERE until > clock_timestamp()
+    ORDER BY until DESC
+    LIMIT 1
+"""
+"""The active snapshot of one of the tables whose run showed a sign of life lately.
+
+Tasks of a table may wait for long while the worker slots do those of its neighbours. So the signs of all snapshots of
+the run count; their ids have the run's id in common.
 """
 
 
@@ -120,6 +142,14 @@ def _refuse_held(connection: Connection, stream: str, tables: Sequence[int]) -> 
             f"{held[0]} is at work until {held[1]:%Y-%m-%dT%H:%M:%SZ}",
             expected="nobody at work on what is to be removed",
             remedy="pause its DAGs, wait for the end of its run, then remove it again",
+        )
+    taken = connection.execute(text(_TAKEN), {"tables": list(tables)}).first()
+    if taken is not None:
+        raise LeaseBusy(
+            f"the snapshot {taken.snapshot_id} is being taken; if its run was killed, it counts so until"
+            f" {taken.until:%Y-%m-%dT%H:%M:%SZ}",
+            expected="no snapshot under way of what is to be removed",
+            remedy="wait for the end of its run, then remove it again",
         )
 
 

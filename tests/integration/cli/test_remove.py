@@ -9,7 +9,8 @@ import pytest
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import Moment
-from tests.crash.world import World
+from tests.crash.failpoint import Crash, Failpoint, Site
+from tests.crash.world import World, take_snapshot
 from tests.support.command_line import CommandLine, query, rows_of_store
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
 from tests.support.ledgers import ledger_of
@@ -152,6 +153,24 @@ def test_nothing_is_removed_while_somebody_is_at_work(world: World) -> None:
             assert (refused.exit_code, "somebody is at work until" in refused.error) == (BUSY, True)
     assert rows_of_store(world.store_url) == before
     assert world.query(SLOTS) == world.query(PUBLICATIONS) == [(1,)]
+
+
+def test_nothing_is_removed_while_a_snapshot_runs_whose_tasks_all_wait(world: World) -> None:
+    planned = Failpoint(Site("snapshot_task.add", Moment.AFTER, 1))
+    with pytest.raises(Crash), world.process(planned) as pipeline:
+        take_snapshot(pipeline, [name_of(world, "orders")])
+    world.bury_the_dead()
+    cdc = CommandLine(folder=world.settings.folder, source_url=world.source_url, store_url=world.store_url)
+    cdc.write_settings(tables=[{"name": f"{cdc.name}.public.customers"}])
+    orders = f"{cdc.name}.public.orders"
+    before = rows_of_store(world.store_url)
+    for line in (["--pipeline", "--lake"], [orders, "--lake"]):
+        refused = cdc.run("remove", *line)
+        assert (refused.exit_code, "is being taken; if its run was killed" in refused.error) == (BUSY, True)
+    assert rows_of_store(world.store_url) == before
+    world.silence_snapshots()
+    assert cdc.run("remove", orders, "--lake").exit_code == OK
+    assert states(world) == {"customers": ("live", None)}
 
 
 def test_what_is_to_be_removed_is_said_and_no_longer_listed(cdc: CommandLine) -> None:

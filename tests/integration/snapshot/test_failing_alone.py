@@ -12,12 +12,13 @@ from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, La
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.steps import OnStep
+from cdc_pipeline.steps import Moment, OnStep
 from cdc_pipeline.wiring import LakeFactory
+from snapshot.wiring import snapshot_runs
 from tests.crash.invariants import check
 from tests.crash.world import World, go_on, new_world, take_snapshot
 from tests.support.memory_lake import MemoryLake
-from tests.support.pipelines import set_up_and_consume
+from tests.support.pipelines import POLL, set_up_and_consume
 
 
 class RefusingLake(MemoryLake):
@@ -68,6 +69,24 @@ class ForgetfulLake(MemoryLake):
 def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
     with new_world(postgres, tmp_path) as world:
         yield world
+
+
+def test_a_table_that_is_removed_meanwhile_fails_alone(world: World) -> None:
+    removed = world.tables[2]
+    left = [removed]
+
+    def remove(name: str, moment: Moment) -> None:
+        if (name, moment) == ("snapshot_task.finish", Moment.AFTER) and left:
+            with world.process() as other:
+                world.silence_snapshots()
+                assert other.store.removal.remove_table(other.settings.name, left.pop())
+
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+    with world.process(remove) as pipeline:
+        ended = snapshot_runs(pipeline, poll_interval=POLL).take(world.tables, slots=1)
+    assert [found.state for found in ended] == ["published", "published", "failed"]
+    assert "there is no snapshot" in str(ended[2].error)
 
 
 def snapshot_states(world: World, error: Exception, times: int) -> dict[str, tuple[str, str | None]]:
