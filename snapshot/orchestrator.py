@@ -28,6 +28,8 @@ from snapshot.staging_to_lake import StagingToLake, plan_compaction
 log = structlog.get_logger()
 
 _BUSY_SECONDS = 0.5
+_FIRST_LOOKS = 20
+"""So often the first try looks for leases while it holds others: for ten seconds."""
 _SHORTEST_PAUSE_SECONDS = 0.1
 _MOST_FAILURES = 3
 _PURPOSE = "snapshot"
@@ -101,17 +103,34 @@ class SnapshotOrchestrator:
     def _lease_tables(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
         """Takes the leases of the tables, so that no worker applies slices of them before the cutoff is registered.
 
-        The cutoff is then after every applied slice. Waits for workers that hold a lease. Once the snapshot is
-        registered, workers stop at its cutoff by themselves.
+        The cutoff is then after every applied slice. Later, workers stop at the cutoff by themselves. A table with a
+        long claim holds up the others only for some seconds: then their leases are given back, it is waited for alone,
+        and taken first. Each try is twice as patient, so there is an end also to tables that are busy by turns.
         """
+        order, looks = sorted(tables), _FIRST_LOOKS
+        while (busy := self._busy_table(leases, order, looks, stop)) is not None:
+            leases.close()
+            order = [busy, *(name for name in order if name != busy)]
+            looks *= 2
 
-        def wait(busy: LeaseBusy) -> None:
-            if stop.wait(_BUSY_SECONDS):
-                raise busy
+    def _busy_table(self, leases: ExitStack, order: Sequence[TableName], looks: int, stop: Event) -> TableName | None:
+        """Takes leases in this order. Returns the table that is still busy after so many looks, None if it has all.
 
-        for name in sorted(tables):
-            table_id = self.work.store.tables.table(name).table_id
-            leases.enter_context(self.work.leased_when_free(table_id, wait))
+        While nothing is held yet, it looks without end. Raises LeaseBusy when `stop` is set.
+        """
+        for name in order:
+            table_id, is_leased = self.work.store.tables.table(name).table_id, False
+            while not is_leased:
+                try:
+                    leases.enter_context(self.work.leased(table_id))
+                    is_leased = True
+                except LeaseBusy:
+                    looks -= name != order[0]
+                    if looks < 0:
+                        return name
+                    if stop.wait(_BUSY_SECONDS):
+                        raise
+        return None
 
     def _resumable(self, name: TableName) -> str | None:
         active = self.work.store.snapshots.active_snapshot(self.work.store.tables.table(name).table_id)

@@ -1,13 +1,14 @@
 """An orchestrator without worker slots, and a worker slot without an orchestrator, end as soon as they are told."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.errors import LeaseBusy, SnapshotError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.steps import Moment
@@ -56,6 +57,56 @@ def test_neither_ends_while_it_has_work(world: World) -> None:
         worker = snapshot_runs(pipeline).worker(0)
         assert worker.run(world.tables, since, Event(), gone) == 0
         assert snapshot_runs(pipeline).orchestrator.run((), Event(), gone) == ()
+
+
+class Looks(Event):
+    """Calls `look` whenever the orchestrator waits, with the number of waits so far; set as soon as that says so."""
+
+    def __init__(self, look: Callable[[int], bool]) -> None:
+        super().__init__()
+        self.look, self.number = look, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self.number += 1
+        return self.look(self.number)
+
+
+def test_a_run_that_waits_for_a_busy_table_leaves_the_others_alone(world: World) -> None:
+    held = []
+
+    def look(number: int) -> bool:
+        if number in {5, 30}:
+            held.append({str(owner).split(":")[0] for (owner,) in world.held_leases()})
+        if number == 40:
+            world.expire_leases()
+        return number > 40
+
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        busy = pipeline.store.tables.table(max(world.tables)).table_id
+        pipeline.store.leases.acquire(busy, owner="a long claim", duration=timedelta(hours=1))
+        begun = snapshot_runs(pipeline).orchestrator.run(world.tables, Looks(look))
+        assert held == [{"a long claim", pipeline.owner.split(":")[0]}, {"a long claim"}]
+        assert {found.state for found in begun} == {SnapshotState.EXPORTING}
+
+
+def test_a_run_whose_tables_are_busy_by_turns_begins_all_the_same(world: World) -> None:
+    def look(number: int) -> bool:
+        if number % 50 == 1:
+            run_sql(world.store_url, "UPDATE cdc.lease SET expires_at = clock_timestamp() WHERE owner = 'a long claim'")
+            with suppress(LeaseBusy):
+                table_id = pipeline.store.tables.table(world.tables[number // 50 % 2]).table_id
+                pipeline.store.leases.acquire(table_id, owner="a long claim", duration=timedelta(hours=1))
+        assert number < 1_000
+        return bool(pipeline.store.snapshots.active_snapshots([1, 2, 3]))
+
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        table_id = pipeline.store.tables.table(world.tables[1]).table_id
+        pipeline.store.leases.acquire(table_id, owner="a long claim", duration=timedelta(hours=1))
+        begun = snapshot_runs(pipeline).orchestrator.run(world.tables, Looks(look))
+        assert {found.state for found in begun} == {SnapshotState.EXPORTING}
 
 
 def test_a_second_run_leaves_one_that_copies_exported_files_alone(tmp_path: Path, store_url: str) -> None:
