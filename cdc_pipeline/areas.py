@@ -6,6 +6,7 @@
     cdc-event/stream=<name>/base/<chain position>.json
     db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
+    staging-area/<db>/<schema>/<table>/<time>-verify-<id>/source.parquet
     datalake/<db>/<schema>/<table>/
 
 Each component comes from data. It is encoded reversibly to [A-Za-z0-9_.-] and !XX. It is refused if it is empty, `.`,

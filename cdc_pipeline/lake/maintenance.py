@@ -170,10 +170,10 @@ def delete_leftovers(store: ObjectStore, folder: str, older_than: datetime) -> i
     `folder`: the table's. Lists everything in it, so do not call it for a claim.
     """
     keys = [found.key for found in store.list_prefix(folder) if _is_unfinished(found.key.removeprefix(f"{folder}/"))]
-    keys += store.unfinished(folder)
     filesystem, root = store.filesystem()
     written = [info.mtime for info in filesystem.get_file_info([f"{root}/{key}" for key in keys])]
     old = [key for key, at in zip(keys, written, strict=True) if at is not None and at < older_than]
+    old += [found.key for found in store.unfinished(folder, older_than)]
     store.delete_all(old)
     return len(old)
 

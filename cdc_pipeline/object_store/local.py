@@ -4,6 +4,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
@@ -75,11 +76,13 @@ class LocalObjectStore:
                 with suppress(FileNotFoundError):  # deleted since its folder was read
                     yield _info(key, self._path(key).stat())
 
-    def unfinished(self, prefix: str) -> Iterator[str]:
+    def unfinished(self, prefix: str, before: datetime | None = None) -> Iterator[ObjectInfo]:
         for folder, _, names in os.walk(self._path(prefix)):
-            for name in names:
-                if name.startswith(_PENDING):
-                    yield (Path(folder) / name).relative_to(self._root).as_posix()
+            for path in (Path(folder) / name for name in names if name.startswith(_PENDING)):
+                with suppress(FileNotFoundError):  # its put has ended meanwhile
+                    found = path.stat()
+                    if before is None or found.st_mtime < before.timestamp():
+                        yield _info(path.relative_to(self._root).as_posix(), found)
 
     def delete(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)

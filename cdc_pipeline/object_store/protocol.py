@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -59,9 +60,10 @@ class ObjectStore(Protocol):
         the next few. Raises SettingsError for what may not be listed.
         """
 
-    def unfinished(self, prefix: str) -> Iterator[str]:
-        """Yields the keys of files that killed puts left below `prefix` + '/'. They are no objects: nothing else lists
-        or reads them.
+    def unfinished(self, prefix: str, before: datetime | None = None) -> Iterator[ObjectInfo]:
+        """Yields files that killed puts left below `prefix` + '/'. They are no objects: nothing else lists them.
+
+        `before`: only those that were not written to since then; a younger one may be of a put that goes on.
         """
 
     def delete(self, key: str) -> None:

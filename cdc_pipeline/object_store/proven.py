@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from threading import Barrier, Lock
 from typing import BinaryIO
@@ -59,8 +60,8 @@ class ProvenObjectStore:
     def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         return self._objects.list_prefix(prefix, after)
 
-    def unfinished(self, prefix: str) -> Iterator[str]:
-        return self._objects.unfinished(prefix)
+    def unfinished(self, prefix: str, before: datetime | None = None) -> Iterator[ObjectInfo]:
+        return self._objects.unfinished(prefix, before)
 
     def delete(self, key: str) -> None:
         self._objects.delete(key)

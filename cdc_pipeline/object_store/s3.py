@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
@@ -117,9 +117,9 @@ class S3ObjectStore:
                 return
             page = self._page(below, ContinuationToken=page["NextContinuationToken"])
 
-    def unfinished(self, prefix: str) -> Iterator[str]:
+    def unfinished(self, prefix: str, before: datetime | None = None) -> Iterator[ObjectInfo]:
         """Yields nothing: parts of killed puts have no keys, and the bucket's lifecycle rule removes them."""
-        del prefix
+        del prefix, before
         return iter(())
 
     def delete(self, key: str) -> None:

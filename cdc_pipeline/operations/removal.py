@@ -109,7 +109,7 @@ class PipelineRemoval:
     def _delete_objects(self, prefix: str, *, but: str = "") -> int:
         """Deletes what is below the prefix, except `but`. Returns how many objects there were."""
         with step(self.on_step, "removed_objects.delete"):
-            found = [each.key for each in self.objects.list_prefix(prefix)]
+            found = [each.key for each in (*self.objects.list_prefix(prefix), *self.objects.unfinished(prefix))]
             self.objects.delete_all([key for key in found if key != but])
         return len(found)
 

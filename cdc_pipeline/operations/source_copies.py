@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -30,9 +31,13 @@ class SourceCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCopies:
-    """Writes copies of tables of the source, and deletes them."""
+    """Writes copies of tables of the source, and deletes them.
+
+    The folder of a copy begins with the time, as that of a snapshot does: retention deletes what a killed process left.
+    """
 
     objects: ObjectStore
+    clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
     on_step: OnStep
 
@@ -42,7 +47,6 @@ class SourceCopies:
 
         Memory holds one block of rows.
         """
-        key = f"{staging_prefix(table, f'verify-{self.new_id().hex}')}/source.parquet"
         rows_withheld = 0
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "source.parquet"
@@ -50,6 +54,8 @@ class SourceCopies:
                 for copied in source.rows(table, schema):
                     writer.write_batch(copied.rows)
                     rows_withheld += len(copied.unfit_rows)
+            folder = f"{self.clock():%Y%m%dT%H%M%SZ}-verify-{self.new_id().hex}"
+            key = f"{staging_prefix(table, folder)}/source.parquet"
             with step(self.on_step, "verification_file.put"):
                 self.objects.put_file_if_absent(key, path)
         try:

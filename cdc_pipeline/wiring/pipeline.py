@@ -181,7 +181,7 @@ class Pipeline(Resources):
     def _source_copies(self) -> "SourceCopies":
         from cdc_pipeline.operations.source_copies import SourceCopies
 
-        return SourceCopies(objects=self.objects, new_id=self.new_id, on_step=self.on_step)
+        return SourceCopies(objects=self.objects, clock=self.clock, new_id=self.new_id, on_step=self.on_step)
 
     def maintenance(self) -> "Maintenance":
         from cdc_pipeline.operations.maintenance import Maintenance

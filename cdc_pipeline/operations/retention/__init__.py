@@ -97,6 +97,9 @@ class Cleanup:
             parameters = kept.parameters()
         snapshot_files = self.old_objects.old_snapshot_files(tables, now - self.keep.snapshots)
         kinds.append(self._objects("snapshot files", snapshot_files, dry_run=dry_run))
+        kinds.append(
+            self._objects("unfinished files", self.old_objects.unfinished_files(tables, before), dry_run=dry_run)
+        )
         parameters |= {"history_before": now - self.keep.history, "quarantine_before": now - self.keep.quarantine}
         names = [name for name in OLD_ROWS if boundary is not None or name not in OF_CUTS]
         kinds += [self._rows(name, parameters, dry_run=dry_run) for name in names]

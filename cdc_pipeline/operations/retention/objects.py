@@ -103,6 +103,18 @@ class OldObjects:
                     if since is not None and since < before and not is_kept:
                         yield ObjectToDelete(key=found.key, size_bytes=found.size_bytes, since=since)
 
+    def unfinished_files(self, tables: Iterable[SourceTable], before: datetime) -> Iterator[ObjectToDelete]:
+        """Yields files that killed puts left, and that nobody has written to since `before`.
+
+        Those in the lake's tables are left to their maintenance.
+        """
+        areas = (CDC_EVENT, DB_SNAPSHOT, STAGING_AREA)
+        of_tables = (table_prefix(area, row.name) for row in tables for area in areas)
+        for prefix in (stream_prefix(self.stream), *of_tables):
+            with step(self.on_step, "old_objects.list"):
+                found = list(self.objects.unfinished(prefix, before))
+            yield from (ObjectToDelete(key=each.key, size_bytes=each.size_bytes) for each in found)
+
     def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
         with step(self.on_step, "old_objects.list"):
             yield from self.objects.list_prefix(prefix)
@@ -111,7 +123,8 @@ class OldObjects:
 def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
     """Returns when the snapshot ended. None while it is being taken, and for a name that is no snapshot id.
 
-    A snapshot that the store lacks counts as ended when it began; its id contains that time.
+    A snapshot that the store lacks counts as ended when it began; its id contains that time. So does a copy of the
+    source that was put for a comparison.
     """
     if known is not None:
         return known.finished_at if known.state in FINISHED_SNAPSHOTS else None

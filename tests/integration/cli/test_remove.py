@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.areas import CDC_EVENT, table_prefix
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import Moment
@@ -81,6 +82,8 @@ def test_a_removed_table_that_comes_back_begins_anew_also_after_a_rebuild(world:
 
 
 def test_a_removed_pipeline_leaves_nothing_but_its_lake_and_with_the_lake_nothing(world: World) -> None:
+    orders = world.settings.folder / "lake" / table_prefix(CDC_EVENT, name_of(world, "orders"))
+    (orders / ".pending-1").write_bytes(b"of a killed put")
     with world.process() as pipeline:
         pipeline.removal().remove_pipeline(with_lake=False)
     assert rows_of_store(world.store_url) == {}
