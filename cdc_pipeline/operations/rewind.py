@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from string import hexdigits
 
 import structlog
 
@@ -86,7 +87,7 @@ def parse_target(text: str) -> tuple[str | None, datetime | None]:
     try:
         if slash:
             return encode_position((int(high, 16) << 32) + int(low, 16)), None
-        if len(text) == _POSITION_DIGITS:
+        if len(text) == _POSITION_DIGITS and set(text) <= set(hexdigits):
             return encode_position(int(text, 16)), None
         moment = datetime.fromisoformat(text)
     except ValueError as error:

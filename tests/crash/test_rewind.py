@@ -1,7 +1,7 @@
 """A table set back to an earlier position, and its slices applied again."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -104,6 +104,11 @@ def test_a_table_can_be_set_back_to_its_snapshot_and_not_behind_it(world: World)
 def test_a_place_that_is_none_is_refused_by_what_was_given(text: str) -> None:
     with pytest.raises(UsageError, match="is no position or time to go back to"):
         parse_target(text)
+
+
+@pytest.mark.parametrize("text", ["20260131T120000Z", "2026-01-31T12:00:00Z", "20260131T1300+01"])
+def test_a_time_may_be_written_in_any_way_of_iso_8601_with_its_zone(text: str) -> None:
+    assert parse_target(text) == (None, datetime(2026, 1, 31, 12, tzinfo=UTC))
 
 
 def remove_slice_file(world: World, _pipeline: Pipeline) -> None:
