@@ -1,4 +1,4 @@
-"""What killed processes left in the bucket is deleted once it is old."""
+"""What killed processes left in the bucket is deleted once it is old; a killed repair is shown, and its mark ends."""
 
 from datetime import timedelta
 
@@ -8,7 +8,8 @@ from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, stream_pref
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.test_retention import cleaned, counts, keys
-from tests.crash.world import World
+from tests.crash.world import World, take_snapshot
+from tests.support.command_line import CommandLine
 
 YOUNG = timedelta(days=6)
 
@@ -35,3 +36,18 @@ def test_the_files_of_killed_puts_go(world: World) -> None:
     assert counts(cleaned(world, YOUNG))["unfinished files"] == 0
     assert counts(cleaned(world, dry_run=True))["unfinished files"] == counts(cleaned(world))["unfinished files"] == 4
     assert [path for path in left if path.exists()] == []
+
+
+def test_the_mark_of_a_killed_repair_is_shown_until_the_next_snapshot(world: World) -> None:
+    things = world.tables[0]
+    with pytest.raises(Crash), world.process(Failpoint(Site("verification_file.put", Moment.AFTER, 1))) as pipeline:
+        pipeline.repair().run(things)
+    world.bury_the_dead()
+    line = CommandLine(folder=world.settings.folder, source_url=world.source_url, store_url=world.store_url)
+    line.write_settings(tables=[{"name": str(things)}])
+    problem = "a repair of it was killed: repair it again"
+    assert problem in " ".join(line.run("status").output.split())
+    with world.process() as pipeline:
+        take_snapshot(pipeline, [things])
+        assert not pipeline.store.tables.table(things).under_repair
+    assert "was killed" not in line.run("status").output

@@ -32,7 +32,8 @@ SELECT position.table_id,
        position.reason,
        withheld.rows_withheld,
        withheld.rows_incomplete,
-       source.snapshot_wanted
+       source.snapshot_wanted,
+       source.under_repair
 FROM cdc.v_lake_position AS position
 JOIN cdc.source_table AS source ON source.table_id = position.table_id
 JOIN cdc.v_withheld AS withheld ON withheld.table_id = position.table_id

@@ -47,7 +47,8 @@ class SourceTable:
     `horizon`: no slice with a number above `horizon_number` holds an event older than this version.
     `published_as`: how the source published the table when its changes were last known to be complete; None when
     its changes are not read.
-    `under_repair`: a repair is running or was killed; its late slice may still be registered.
+    `under_repair`: a repair is running or was killed; its late slice may still be registered. The next repair
+    or snapshot ends that.
     `shape`: its columns by generation, as last read from the source's catalogue. `snapshot_wanted`: the next snapshot
     run takes a snapshot of it without a request.
     `followed_at`: the position of the last cut that read the table. `halted_at`: while the table is stale or fails, the

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError, TableStale
@@ -26,6 +26,7 @@ from cdc_pipeline.metadata_store.states import (
 )
 
 _SNAPSHOT, _TABLE, _SLICE, _CLAIM = models.snapshot, models.source_table, models.slice_table, models.claim
+_BOUNDARY = models.boundary
 _AT_LEAST = timedelta(microseconds=1)
 _ORDER = (SnapshotState.EXPORTING, SnapshotState.STAGING, SnapshotState.COMPACTING, SnapshotState.PUBLISHING)
 
@@ -183,13 +184,16 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
     """Makes the table live with the snapshot's content, so that exactly the slices behind the fence wait.
 
     The lake position stays halted when the table was halted behind the cutoff: a rebuild calls this also for snapshots
-    that are older than what halted the table.
+    that are older than what halted the table. A repair that was killed ends, because what it would still register is
+    older than the cutoff; unless a boundary behind the cutoff was requested, which may be that of the repair.
     """
     drop_events_before(connection, snapshot)
     of_table = _SLICE.c.table_id == snapshot.table_id
     clear_failures(connection, snapshot.table_id)
     is_behind = func.coalesce(_TABLE.c.halted_at, "") <= snapshot.cutoff_offset
     end_halt(connection, (_TABLE.c.table_id == snapshot.table_id) & is_behind)
+    is_requested = (_BOUNDARY.c.stream == _TABLE.c.stream) & _BOUNDARY.c.requested
+    may_repair = exists().where(is_requested, _BOUNDARY.c.position > snapshot.cutoff_offset)
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == snapshot.table_id)
@@ -197,6 +201,7 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
             state=TableState.LIVE,
             state_reason=None,
             snapshot_wanted=False,
+            under_repair=_TABLE.c.under_repair & may_repair,
             cutoff_offset=snapshot.cutoff_offset,
             cutoff_version=snapshot.cutoff_version,
             cutoff_time=snapshot.cutoff_time,

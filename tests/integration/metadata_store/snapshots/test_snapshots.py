@@ -197,6 +197,17 @@ def test_publication_supersedes_what_the_cutoff_holds_and_makes_the_table_live(s
     assert shop.store.snapshots.snapshot("first").fence_number == 4
 
 
+@pytest.mark.parametrize(("cutoff", "stays"), [(3, False), (2, True)])
+def test_a_killed_repair_ends_with_a_snapshot_that_is_not_older(shop: Shop, cutoff: int, *, stays: bool) -> None:
+    """What is still to be registered of a repair at position 3 has a version before the cutoff, or one behind it."""
+    shop.register_orders(3, requested=True)
+    lease = shop.acquire()
+    shop.store.tables.begin_repair(lease)
+    shop.register_orders(1, start=3)
+    shop.publish(lease, cutoff)
+    assert shop.store.tables.table_by_id(shop.orders.table_id).under_repair is stays
+
+
 def test_publishing_again_changes_nothing(shop: Shop) -> None:
     shop.register_orders(3)
     lease = shop.acquire()
