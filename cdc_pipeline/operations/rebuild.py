@@ -196,7 +196,7 @@ def _read_again(chain: CutChain, chain_position: str) -> CutFile:
         raise RegistryError(
             f"the cut file at {chain_position} was deleted during the rebuild",
             expected="every cut file behind the base of the chain",
-            remedy="run cdc rebuild again when no cdc clean runs",
+            remedy="run cdc rebuild again when no cdc clean runs: nothing was changed",
         )
     return found
 
