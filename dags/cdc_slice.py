@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, get_parsing_context, task
-from cdc_dag import asset, configured_settings, default_args, is_by_hand, runbook
+from cdc_dag import asset, configured_settings, database_tag, default_args, is_by_hand, runbook
 from cdc_slice_run import SliceRun
 from cdc_trigger import SliceReadyTrigger
 
@@ -30,7 +30,7 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
             assets=[asset(settings, table, "slices", watchers=[ready])],
             timetable=CronTriggerTimetable(f"{minute} * * * *", timezone="UTC"),
         ),
-        tags=["cdc", f"db:{table.database}"],
+        tags=["cdc", database_tag(settings)],
         default_args=default_args(pauses=True),
         max_active_runs=2,  # with one, a parse of this file may hold the DAG back: see docs/decisions.md
         dagrun_timeout=LONGEST_RUN,

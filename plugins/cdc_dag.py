@@ -86,4 +86,5 @@ def chosen_tables(run_type: str, params: Mapping[str, Any]) -> Sequence[str] | N
 
 
 def database_tag(settings: Settings) -> str:
-    return f"db:{settings.tables[0].table.database}"
+    """Returns the tag of the pipeline's DAGs. Airflow allows 100 characters."""
+    return f"db:{settings.tables[0].table.database}"[:100]

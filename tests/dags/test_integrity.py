@@ -125,7 +125,7 @@ def test_tables_whose_names_look_alike_have_different_dags() -> None:
 
 
 def test_a_long_name_has_a_dag_of_its_own_and_stops_no_other(airflow: Airflow, tmp_path: Path) -> None:
-    begins = ".".join("\u8868" * 64 for _ in range(3))
+    begins = ".".join("\u8868" * length for length in (100, 64, 64))
     path = tmp_path / "pipeline.yml"
     tables = "".join(f"  - name: {begins}{end}\n" for end in ("a", "b"))
     path.write_text(f"name: shop\nlake: lake\nsource: {{kind: postgres}}\ntables:\n{tables}", encoding="utf-8")
