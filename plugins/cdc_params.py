@@ -82,12 +82,11 @@ def target_file_mb(settings: Settings) -> Param:
 
 
 def poll_seconds(settings: Settings) -> Param:
-    default = max(1, round(settings.snapshot.poll_interval.total_seconds()))
     return Param(
-        default,
+        max(1, round(settings.snapshot.poll_interval.total_seconds())),
         type="integer",
         minimum=1,
-        maximum=max(600, default),
+        maximum=600,
         title="Poll interval (seconds)",
         description="How often the orchestrator checks the progress of the worker slots.",
         section=HOW,

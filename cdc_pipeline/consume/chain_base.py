@@ -117,7 +117,7 @@ def chain_base(
         label=cut.label,
         partitions=partitions,
         tables=tuple(known.values()),
-        rows={**rows, "source_table": [_as_of(cut.position, row, read) for row in rows["source_table"]]},
+        rows={**rows, "source_table": [_as_of(cut.position, row, read) for row in rows.get("source_table", ())]},
     )
 
 

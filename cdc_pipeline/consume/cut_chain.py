@@ -25,7 +25,7 @@ from cdc_pipeline.consume.chain_base import (
 )
 from cdc_pipeline.consume.chain_position import are_apart, chain_position_after, placed_behind, position_of
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
-from cdc_pipeline.errors import ObjectExists, ObjectMissing, ObjectStoreAway, RegistryError, StreamMoved
+from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
@@ -275,16 +275,13 @@ class CutChain:
         return row
 
     def _refuse_forgotten(self, chain_position: str) -> None:
-        """Raises RegistryError for a chain position before the base.
-
-        Raises ObjectStoreAway if there is neither a base nor the first cut file: then it is not the lake of the stream.
-        """
+        """Raises RegistryError for a chain position before the base, or if the lake has no cut file of the stream."""
         base = self.base_position()
         if base is None and chain_position != BEGINNING and self.read(BEGINNING) is None:
-            raise ObjectStoreAway(
+            raise RegistryError(
                 f"{self.objects.url} has no cut file of the stream {self.name}, of which cuts are registered",
                 expected="the lake that the stream was set up with",
-                remedy="mount it, or correct lake in pipeline.yml",
+                remedy="mount it, or correct lake in pipeline.yml; if it is lost, run cdc remove --pipeline first",
             )
         if base is not None:
             check_kept(self.name, chain_position, base)

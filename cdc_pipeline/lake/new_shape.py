@@ -4,6 +4,7 @@ Until the snapshot is published, an empty table beside the lake's table has thes
 """
 
 import json
+from collections.abc import Iterator
 
 from pyspark.sql.types import StructType
 
@@ -20,6 +21,14 @@ _FEATURES = ("readerFeatures", "writerFeatures")
 _PHYSICAL, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 _LISTS_READER, _LISTS_WRITER = 3, 7
 """From these protocol versions on, a protocol lists its features, even if there are none."""
+_IMPLIED = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+"""Features that a protocol has from these writer versions on and does not list (PROTOCOL.md, "Table Features")."""
 _OF_THE_PIPELINE = ("delta.", "cdc.")
 _KEPT = (
     "delta.enableChangeDataFeed",
@@ -131,12 +140,20 @@ def with_fields_of(before: Action, after: Action) -> Action:
 def both_protocols(first: Action, second: Action, without: tuple[str, ...] = ()) -> Action:
     """Returns a protocol with what readers and writers of either need, except the features `without`."""
     versions = {name: max(first.get(name, 0), second.get(name, 0)) for name in _VERSIONS}
-    features = {name: sorted({*first.get(name, ()), *second.get(name, ())} - {*without}) for name in _FEATURES}
+    features = {name: sorted({*_features(first, name), *_features(second, name)} - {*without}) for name in _FEATURES}
     listed = {
         _FEATURES[0]: versions[_VERSIONS[0]] >= _LISTS_READER,
         _FEATURES[1]: versions[_VERSIONS[1]] >= _LISTS_WRITER,
     }
     return versions | {name: found for name, found in features.items() if listed[name]}
+
+
+def _features(protocol: Action, name: str) -> Iterator[str]:
+    """Yields the features that a protocol lists under `name`, or has by its writer version."""
+    yield from protocol.get(name, ())
+    if protocol.get(_VERSIONS[1], 0) < _LISTS_WRITER:
+        implied = [feature for version, has in _IMPLIED.items() if version <= protocol[_VERSIONS[1]] for feature in has]
+        yield from (feature for feature in implied if name == _FEATURES[1] or feature == "columnMapping")
 
 
 def _fields(metadata: Action) -> list[Action]:

@@ -91,7 +91,9 @@ class SnapshotSettings(Frozen):
         default=128 << 20, ge=1 << 10, description="size of the lake's files that a snapshot writes, compressed"
     )
     poll_interval: Duration = Field(
-        default=timedelta(seconds=10), description="longest time between two looks of the orchestrator at its tasks"
+        default=timedelta(seconds=10),
+        le=timedelta(minutes=10),
+        description="longest time between two looks of the orchestrator at its tasks; at most 10m",
     )
 
 

@@ -80,13 +80,13 @@ def test_a_snapshot_leaves_room_for_its_orchestrator_and_for_slices(parsed: Any)
 
 def test_the_form_of_a_snapshot_allows_what_the_settings_say(airflow: Airflow, shop_file: str, tmp_path: Path) -> None:
     large = tmp_path / "pipeline.yml"
-    snapshot = "snapshot: {poll_interval: 20m, target_file_bytes: 4294967296, concurrency: 64}\n"
+    snapshot = "snapshot: {poll_interval: 10m, target_file_bytes: 4294967296, concurrency: 64}\n"
     large.write_text(Path(shop_file).read_text() + snapshot)
     parsed = airflow.call("parse_dags", CDC_CONFIG=str(large))
     assert parsed["import_errors"] == {}
     fields = parsed["dags"]["cdc_snapshot"]["params"]
     assert {name: fields[name]["maximum"] for name in ("poll_seconds", "target_file_mb")} == {
-        "poll_seconds": 1200,
+        "poll_seconds": 600,
         "target_file_mb": 4096,
     }
 

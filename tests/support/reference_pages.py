@@ -61,7 +61,7 @@ def settings_page() -> str:
         + _WRITTEN
         + "\nA pipeline is described by one file, `pipeline.yml`. `--config` or `CDC_CONFIG` names it. A variable"
         " of the environment overrides each value: `CDC_SLICE_LENGTH=10s`, `CDC_SOURCE__URL=…`."
-        " A misspelt one is refused.\n"
+        " One whose first key is misspelt by a letter or two is refused.\n"
     )
     return introduction + _CHANGED_LATER + "".join(_section(name, section) for name, section in sections.items())
 

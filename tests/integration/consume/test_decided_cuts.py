@@ -8,7 +8,7 @@ from sqlalchemy import text
 from cdc_pipeline.areas import cut_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import TableIdentity, cut_file
-from cdc_pipeline.errors import ObjectStoreAway, StreamMoved
+from cdc_pipeline.errors import RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
@@ -135,7 +135,7 @@ def test_a_lake_without_the_stream_s_cut_files_is_another_one_and_nothing_is_wri
         chain = chain_of(shop, tmp_path / "lake")
         register(chain, shop, cut_of(shop, 0))
         (tmp_path / "lake").rename(tmp_path / "away")
-        with pytest.raises(ObjectStoreAway, match="has no cut file of the stream shop, of which cuts are registered"):
+        with pytest.raises(RegistryError, match="has no cut file of the stream shop, of which cuts are registered"):
             chain.catch_up()
         assert not (tmp_path / "lake").exists()
         (tmp_path / "away").rename(tmp_path / "lake")

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.new_shape import shape_actions, shape_key
+from cdc_pipeline.lake.new_shape import both_protocols, shape_actions, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_ddl import STATS, listed_stats
@@ -96,3 +96,26 @@ def test_a_snapshot_with_other_columns_keeps_what_users_set_and_no_property_of_t
     metadata = action["metaData"]
     assert metadata["configuration"] == side.metadata(0)["configuration"] | users
     assert metadata["description"] == "people"
+
+
+def test_a_protocol_that_begins_to_list_features_lists_those_that_the_older_one_had_by_its_version() -> None:
+    """Delta refuses a table whose change data feed is on and not among the listed features."""
+    listed = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["timestampNtz"]}
+    new = {**listed, "writerFeatures": ["timestampNtz"]}
+    feed = both_protocols({"minReaderVersion": 1, "minWriterVersion": 4}, new)
+    assert feed["readerFeatures"] == ["timestampNtz"]
+    assert set(feed["writerFeatures"]) == {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+    }
+    assert both_protocols({"minReaderVersion": 2, "minWriterVersion": 5}, new)["readerFeatures"] == [
+        "columnMapping",
+        "timestampNtz",
+    ]
+    assert both_protocols({"minReaderVersion": 3, "minWriterVersion": 7}, new)["writerFeatures"] == ["timestampNtz"]
+    old = {"minReaderVersion": 1, "minWriterVersion": 2}
+    assert both_protocols(old, old) == old
