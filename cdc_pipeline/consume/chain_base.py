@@ -1,7 +1,7 @@
 """The base of a chain of cut files: what a store needs of the earlier cuts after their files are deleted."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,7 @@ from cdc_pipeline.consume.cut_file import (
 )
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, chain_position_behind, gap_reason
-from cdc_pipeline.metadata_store.ledger.records import Boundary, Stream
+from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable, Stream
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.time_slice import Label
 
@@ -191,21 +191,46 @@ class DecidedChain:
         yield from () if self.base is None else self.base.tables
         yield from (identity for _, file in self.files for identity in file.tables)
 
-    def gaps(self, followed: Mapping[UUID, str | None]) -> dict[UUID, Gap]:
+    def gaps(self, rows: Iterable[SourceTable]) -> dict[UUID, Gap]:
         """Returns the last gap of each table that has one: a cut began behind the cut that read the table before.
 
-        `followed`: by table, the position up to which it was read before these files; None if it was not.
+        `rows`: the tables in the store as of the base.
         """
-        found, reached = dict[UUID, Gap](), dict(followed)
-        for _, file in self.files:
-            if not isinstance(file.content, Cut):
-                continue
-            for identity in file.tables:
-                before, start = reached.get(identity.table_uuid), file.content.start
-                if before is None or before < start:
-                    found[identity.table_uuid] = Gap(followed=before, start=start)
-                reached[identity.table_uuid] = file.content.position
+        return {identity.table_uuid: gap for identity, _, gap in self._reads(rows) if gap is not None}
+
+    def halts(self, rows: Sequence[SourceTable]) -> dict[UUID, str | None]:
+        """Returns where each stale table was halted: at the last cut that read it before; None if none had read it.
+
+        If a table was stale several times, the last time counts: it begins behind an identity that is not stale, or
+        that has another cutoff. A gap makes the table stale already in the cut that begins behind it.
+
+        `rows`: as for `gaps`. They say where a table was halted that was stale when the base was made.
+        """
+        begin = "" if self.base is None else self.base.position
+        found: dict[UUID, str | None] = {
+            row.table_uuid: row.halted_at for row in rows if (row.halted_at or "~") <= begin
+        }
+        cutoffs = {} if self.base is None else {each.table_uuid: each.cutoff_offset for each in self.base.tables}
+        for identity, before, gap in self._reads(rows):
+            uuid, cutoff = identity.table_uuid, identity.cutoff_offset
+            if identity.stale is None and (gap is None or gap.behind(cutoff) is None):
+                found.pop(uuid, None)
+            elif uuid not in found or cutoffs.get(uuid) != cutoff:
+                found[uuid] = before
+            cutoffs[uuid] = cutoff
         return found
+
+    def _reads(self, rows: Iterable[SourceTable]) -> Iterator[tuple[TableIdentity, str | None, Gap | None]]:
+        """Yields each table of each file, the last cut that had read it before, and the gap in front of this one."""
+        reached = {row.table_uuid: row.followed_at for row in rows}
+        for _, file in self.files:
+            for identity in file.tables:
+                before, gap = reached.get(identity.table_uuid), None
+                if isinstance(file.content, Cut):
+                    reached[identity.table_uuid] = file.content.position
+                    if before is None or before < file.content.start:
+                        gap = Gap(followed=before, start=file.content.start)
+                yield identity, before, gap
 
 
 def _outline(file: CutFile, known: dict[TableIdentity, TableIdentity]) -> CutFile:

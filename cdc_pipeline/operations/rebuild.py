@@ -1,7 +1,7 @@
 """Rebuilds the metadata store: cuts from cut files, claims and snapshots from the logs of the lake's tables."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -94,7 +94,8 @@ class StoreRebuild:
             tables = self._found(decided)
             self._begin(empty, store, decided, tables)
             known = {found.identity.table_uuid for found in tables}
-            gaps = decided.gaps({row.table_uuid: row.followed_at for row in store.tables.tables()})
+            rows = store.tables.tables()
+            gaps, halts = decided.gaps(rows), decided.halts(rows)
             for chain_position, _ in decided.files:
                 ours = _read_again(chain, chain_position).of_tables(known)
                 if ours is None:
@@ -102,7 +103,7 @@ class StoreRebuild:
                 else:
                     chain.adopt(ours, chain_position)
             empty.check_nothing_is_lost()
-            rebuilt = tuple(_rebuild_table(empty, store, each, gaps.get(each.identity.table_uuid)) for each in tables)
+            rebuilt = tuple(_rebuild_table(empty, store, each, gaps, halts) for each in tables)
         for table in rebuilt:
             log.info("table rebuilt", table=str(table.table), slices=table.slices, fence=table.fence, notes=table.notes)
         return rebuilt
@@ -215,8 +216,14 @@ def _why_stale(gap: Gap | None, row: SourceTable) -> str | None:
     return gap.behind(row.cutoff_offset) if gap is not None and is_in_lake else None
 
 
-def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _FoundTable, gap: Gap | None) -> Rebuilt:
-    name, ledger, from_lake = found.identity.name, found.ledger, empty.from_lake
+def _rebuild_table(
+    empty: EmptyLedger,
+    store: MetadataStore,
+    found: _FoundTable,
+    gaps: Mapping[UUID, Gap],
+    halts: Mapping[UUID, str | None],
+) -> Rebuilt:
+    name, uuid, ledger, from_lake = found.identity.name, found.identity.table_uuid, found.ledger, empty.from_lake
     row = store.tables.table(name)
     notes = list(empty.notes(row.table_id))
     steps = [] if ledger is None else list(known_steps(ledger))
@@ -235,9 +242,9 @@ def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _FoundTable,
     failed = from_lake.end_snapshots(row.table_id, snapshots, newest=snapshots[-1] if snapshots else None)
     if failed:
         notes.append(f"{failed} snapshots failed")
-    stale = found.stale or _why_stale(gap, store.tables.table(name))
+    stale = found.stale or _why_stale(gaps.get(uuid), store.tables.table(name))
     if stale is not None:
-        from_lake.mark_stale(row.table_id, stale)
+        from_lake.mark_stale(row.table_id, stale, halted_at=halts.get(uuid))
         notes.append(f"it is stale: {stale}")
     unproved = 0 if ledger is None else from_lake.apply_through(row.table_id, ledger.fence_number)
     if unproved:

@@ -256,7 +256,7 @@ def test_a_table_that_the_last_cut_shows_to_have_a_gap_is_stale_after_a_rebuild(
             consume(pipeline)
         with world.process() as pipeline:
             consume(pipeline)
-        state = f"SELECT state, state_reason FROM cdc.source_table WHERE table_name = '{gone.table}'"
+        state = f"SELECT state, state_reason, halted_at FROM cdc.source_table WHERE table_name = '{gone.table}'"
         before = world.store_query(state)
         assert before[0][0] == "stale"
         world.bury_the_dead()

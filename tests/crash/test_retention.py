@@ -266,22 +266,6 @@ def test_a_store_that_is_older_than_the_cut_files_that_are_kept_is_refused_and_r
     check(world)
 
 
-def test_a_stale_table_that_was_halted_before_the_base_is_halted_there_after_a_rebuild(world: World) -> None:
-    apply_changes(world)
-    stale, *others = world.tables
-    with world.process() as pipeline:
-        pipeline.store.stale_tables.mark(pipeline.store.tables.table(stale).table_id, "its changes were not read")
-        for _ in range(3):
-            register_changes(world)
-            pipeline.slice_runs().apply(others)
-    positions = "SELECT source_table, position, as_of FROM cdc.v_lake_position ORDER BY source_table"
-    before = world.store_query(positions)
-    assert counts(cleaned(world))["cut files"] > 0
-    lose_store(world)
-    rebuilt(world)
-    assert world.store_query(positions) == before
-
-
 def test_histories_go_when_they_are_as_old_as_pipeline_yml_says_and_nothing_else_does(world: World) -> None:
     for _ in range(3):
         apply_changes(world)

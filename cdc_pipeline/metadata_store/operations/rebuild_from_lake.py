@@ -14,7 +14,6 @@ from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_known_claim
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Claim
-from cdc_pipeline.metadata_store.ledger.tables import halt
 from cdc_pipeline.metadata_store.operations.restored_events import restore_events
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import columns_of
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
@@ -94,11 +93,14 @@ class RebuildFromLake:
         with self.database.transaction("ledger.rebuild") as connection:
             apply_known_claim(connection, table_id, found)
 
-    def mark_stale(self, table_id: int, reason: str) -> None:
-        """Marks the table as stale; only a new snapshot helps."""
+    def mark_stale(self, table_id: int, reason: str, *, halted_at: str | None) -> None:
+        """Marks the table as stale; only a new snapshot helps.
+
+        `halted_at`: its lake position is frozen there, or at the cutoff if that is later.
+        """
         with self.database.transaction("ledger.rebuild") as connection:
-            halt(connection, _TABLE.c.table_id == table_id)
-            values = {"state": TableState.STALE, "state_reason": reason}
+            position = func.greatest(halted_at, _TABLE.c.cutoff_offset)
+            values = {"state": TableState.STALE, "state_reason": reason, "halted_at": position}
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values))
 
     def apply_through(self, table_id: int, fence_number: int) -> int:
