@@ -21,7 +21,7 @@ from cdc_pipeline.consume.cut_file import (
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, chain_position_behind, gap_reason
 from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable, Stream
-from cdc_pipeline.record import encode_position
+from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.time_slice import Label
 
 FORMAT = 1
@@ -190,6 +190,17 @@ class DecidedChain:
         """Yields the tables from the oldest to the newest file. A table is yielded once for each file that names it."""
         yield from () if self.base is None else self.base.tables
         yield from (identity for _, file in self.files for identity in file.tables)
+
+    def newest_tables(self, since: Mapping[TableName, str]) -> dict[TableName, TableIdentity]:
+        """Returns the newest identity of each table. `since`: the chain positions before which another had the name."""
+        first, found = {name: order_of(place) for name, place in since.items()}, dict[TableName, TableIdentity]()
+        if self.base is not None:
+            end = order_of(self.base.chain_position)
+            found = {each.name: each for each in self.base.tables if end > first[each.name]}
+        for chain_position, file in self.files:
+            begin = order_of(chain_position)
+            found |= {each.name: each for each in file.tables if begin >= first[each.name]}
+        return found
 
     def gaps(self, rows: Iterable[SourceTable]) -> dict[UUID, Gap]:
         """Returns the last gap of each table that has one: a cut began behind the cut that read the table before.

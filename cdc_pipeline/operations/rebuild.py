@@ -27,7 +27,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.source_setup.lake_owner import owner_of_lake_table
+from cdc_pipeline.source_setup.lake_owner import first_chain_position, owner_of_lake_table
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -112,11 +112,12 @@ class StoreRebuild:
         """Returns the tables of pipeline.yml, in its order, then other tables of the chain that were not removed.
 
         A table that was removed without its lake, and then listed again, is another one, which the lake lacks. One that
-        was removed with its lake has no owner any more, or another one. Raises FenceMismatch when lake and cut files
-        have different tables under one name.
+        was removed with its lake has no owner any more, or another one; or, listed again, one since a later cut. Raises
+        FenceMismatch when lake and cut files have different tables under one name.
         """
-        known = {identity.name: identity for identity in chain.tables}
-        unlisted = [name for name in known if name not in self.tables]
+        since = {name: self._since(name) for name in dict.fromkeys(identity.name for identity in chain.tables)}
+        known = chain.newest_tables(since)
+        unlisted = [name for name in since if name not in self.tables]
         ours = [name for name in unlisted if self._owner(name) == self.stream]
         found = []
         for name in (*self.tables, *ours):
@@ -141,6 +142,9 @@ class StoreRebuild:
 
     def _owner(self, name: TableName) -> str | None:
         return owner_of_lake_table(name, objects=self.objects, on_step=self.on_step)
+
+    def _since(self, name: TableName) -> str:
+        return first_chain_position(name, objects=self.objects, on_step=self.on_step)
 
     def _begin(
         self, empty: EmptyLedger, store: MetadataStore, decided: DecidedChain, tables: Sequence[_FoundTable]

@@ -4,16 +4,22 @@ import json
 import sys
 
 from cdc_pipeline.areas import lake_key, owner_key
+from cdc_pipeline.consume.chain_base import order_of
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, SettingsError
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
 
 
-def own_lake_table(table: TableName, *, pipeline: str, objects: ObjectStore, on_step: OnStep) -> None:
+def own_lake_table(table: TableName, *, pipeline: str, since: str, objects: ObjectStore, on_step: OnStep) -> None:
     """Makes `pipeline` the owner of the table: puts an object with its name beside the table's slices.
+
+    `since`: the chain position from which on cut files may name the table. Earlier ones name a table that was removed
+    with its lake, and this object. An object that is still there keeps its chain position, unless that is later, as
+    when the pipeline was removed without its lake and began again.
 
     Durable on return, idempotent. A lake of an older version has no such object; there the pipeline's name is read from
     the table's Delta log. Raises SettingsError if another pipeline owns the table.
@@ -21,26 +27,44 @@ def own_lake_table(table: TableName, *, pipeline: str, objects: ObjectStore, on_
     published = _published_by(table, objects, on_step)
     if published is not None and published != pipeline:
         raise _belongs_to(published, table, pipeline, objects)
-    key = owner_key(table)
+    key, content = owner_key(table), json.dumps({"pipeline": pipeline, "since": since}).encode()
     try:
         with step(on_step, "lake_owner.put"):
-            objects.put_if_absent(key, json.dumps({"pipeline": pipeline}).encode())
+            objects.put_if_absent(key, content)
     except ObjectExists as error:
-        raise _belongs_to(_recorded(table, objects, on_step), table, pipeline, objects) from error
+        recorded = _recorded(table, objects, on_step)
+        if recorded["pipeline"] != pipeline:
+            raise _belongs_to(recorded["pipeline"], table, pipeline, objects) from error
+        if order_of(since) < order_of(_since(recorded)):
+            with step(on_step, "lake_owner.put"):
+                objects.overwrite(key, content)
 
 
 def owner_of_lake_table(table: TableName, *, objects: ObjectStore, on_step: OnStep) -> str | None:
     """Returns the pipeline that owns the table of the lake; None if the lake names none."""
     try:
-        return _recorded(table, objects, on_step)
+        return _recorded(table, objects, on_step)["pipeline"]
     except ObjectMissing:
         return _published_by(table, objects, on_step)
 
 
-def _recorded(table: TableName, objects: ObjectStore, on_step: OnStep) -> str:
+def first_chain_position(table: TableName, *, objects: ObjectStore, on_step: OnStep) -> str:
+    """Returns the chain position from which on cut files name the table of the lake, and not one removed before it."""
+    try:
+        return _since(_recorded(table, objects, on_step))
+    except ObjectMissing:
+        return BEGINNING
+
+
+def _recorded(table: TableName, objects: ObjectStore, on_step: OnStep) -> dict[str, str]:
     with step(on_step, "lake_owner.get"):
-        owner: str = json.loads(objects.get(owner_key(table)))["pipeline"]
-    return owner
+        recorded: dict[str, str] = json.loads(objects.get(owner_key(table)))
+    return recorded
+
+
+def _since(recorded: dict[str, str]) -> str:
+    """An object of an older version does not say it."""
+    return recorded.get("since", BEGINNING)
 
 
 def _published_by(table: TableName, objects: ObjectStore, on_step: OnStep) -> str | None:

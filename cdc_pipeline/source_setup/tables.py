@@ -35,7 +35,9 @@ class TableRegistration:
         SettingsError, before anything is registered, if the table is new and another pipeline owns it in the lake.
         """
         if self.store.tables.find(found.name) is None:
-            own_lake_table(found.name, pipeline=self.registered.name, objects=self.objects, on_step=self.on_step)
+            name = self.registered.name
+            since = self.store.streams.chain_position(name)
+            own_lake_table(found.name, pipeline=name, since=since, objects=self.objects, on_step=self.on_step)
         if begins_again:
             self.store.stale_tables.begin_again(
                 self.store.tables.table(found.name).table_id,

@@ -2,11 +2,14 @@
 
 import pytest
 
+from cdc_pipeline.areas import owner_key
 from tests.crash.invariants import check
 from tests.crash.test_rebuild import keep_aside, lose_store, rebuilt, replay_all, snapshot_one
 from tests.crash.test_retention import apply_changes, cleaned
 from tests.crash.world import World, go_on
 from tests.support.pipelines import consume, set_up_and_consume
+
+IDENTITIES = "SELECT table_name, table_uuid FROM cdc.source_table ORDER BY table_name"
 
 
 @pytest.fixture
@@ -55,3 +58,60 @@ def test_a_table_that_is_listed_again_is_not_the_one_of_the_late_slice(removed: 
     snapshot_one(removed)
     go_on(removed)
     check(removed)
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "kept"])
+@pytest.mark.parametrize("has_snapshot", [True, False], ids=["with a snapshot", "without one"])
+def test_a_table_that_is_listed_again_after_its_lake_is_removed_is_not_the_one_of_the_cut_files(
+    removed: World, *, has_snapshot: bool, is_lost: bool
+) -> None:
+    """No cut file names the new one yet."""
+    whole, (_, _, old) = removed.settings, removed.store_query(IDENTITIES)
+    remove_first(removed, with_lake=True)
+    removed.settings = whole
+    with removed.process() as pipeline:
+        pipeline.source_setup().set_up()
+    if has_snapshot:
+        snapshot_one(removed)
+    before = removed.store_query(IDENTITIES)
+    if is_lost:
+        lose_store(removed)
+    rebuilt(removed)
+    is_registered = has_snapshot or not is_lost
+    assert removed.store_query(IDENTITIES) == (before if is_registered else before[:2])
+    assert old not in before
+    with removed.process() as pipeline:
+        pipeline.source_setup().set_up()
+    if not has_snapshot:
+        snapshot_one(removed)
+    go_on(removed)
+    check(removed)
+
+
+def test_a_table_whose_owner_was_recorded_by_an_older_version_is_the_one_of_the_cut_files(removed: World) -> None:
+    before = removed.store_query(IDENTITIES)
+    with removed.process() as pipeline:
+        pipeline.objects.overwrite(owner_key(removed.tables[0]), b'{"pipeline": "shop"}')
+        pipeline.source_setup().set_up()
+    lose_store(removed)
+    rebuilt(removed)
+    assert removed.store_query(IDENTITIES) == before
+    go_on(removed)
+
+
+def test_a_table_of_a_pipeline_that_was_removed_and_began_again_is_the_one_of_the_new_cut_files(removed: World) -> None:
+    """Its owner was recorded behind cut files that are gone. The new ones begin before that."""
+    whole, first = removed.settings, removed.settings.tables[:1]
+    remove_first(removed, with_lake=True)
+    removed.settings = whole
+    with removed.process() as pipeline:
+        pipeline.source_setup().set_up()
+        pipeline.removal().remove_pipeline(with_lake=False)
+    removed.settings = whole.model_copy(update={"tables": first})
+    with removed.process() as pipeline:
+        set_up_and_consume(pipeline)
+    before = removed.store_query(IDENTITIES)
+    lose_store(removed)
+    rebuilt(removed)
+    assert len(before) == 1
+    assert removed.store_query(IDENTITIES) == before

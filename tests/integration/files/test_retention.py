@@ -86,3 +86,25 @@ def test_a_table_that_was_added_behind_the_base_stays_live(database: str, tmp_pa
     assert query(database, STATES) == before
     events.write("0/a.jsonl", create(6, "u"))
     assert go_on(events, added) == [5, 6]
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "kept"])
+def test_a_table_that_is_listed_again_after_its_lake_is_removed_begins_anew(
+    database: str, tmp_path: Path, *, is_lost: bool
+) -> None:
+    """The cut files that name the old one stay, and the slices that they name are deleted."""
+    both = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE, {**TABLE, "name": "public.u"}))
+    both.write("0/a.jsonl", create(1), create(2, "u"))
+    again = TableName.parse("shop.public.u")
+    assert go_on(both, again) == [2]
+    with replace(both, tables=(TABLE,)).opened(make_lake) as pipeline:
+        pipeline.removal().remove_table(again, with_lake=True)
+    with both.opened(make_lake) as pipeline:
+        pipeline.source_setup().set_up()
+    if is_lost:
+        forget_store(database)
+    with both.opened(make_lake) as pipeline:
+        pipeline.rebuild().run()
+    both.write("0/a.jsonl", create(3), create(4, "u"))
+    assert go_on(both, again) == [4]
+    assert go_on(both) == [1, 3]
