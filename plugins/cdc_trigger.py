@@ -17,7 +17,7 @@ from cdc_open_store import metadata_store_url, open_store
 from cdc_wake_up_policy import WakeUpPolicy, WorkerWatch
 
 from cdc_pipeline.errors import NoWorker, StoreAway
-from cdc_pipeline.metadata_store.states import RequestState
+from cdc_pipeline.metadata_store.states import NOT_REGISTERED, RequestState
 from cdc_pipeline.record import TableName
 
 if TYPE_CHECKING:
@@ -161,8 +161,7 @@ class SliceRunTrigger(_StoreTrigger):
         if known is None:
             self._request = await asyncio.to_thread(self._ask)
             if self._request is None:
-                ended = "the table is not registered yet: run cdc setup-source"
-                return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
+                return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": NOT_REGISTERED}})
             words = "asked for" if self._is_own(self._request) else "another run has asked for"
             self.log.info("%s a run of %s, request %s", words, self.table, self._request.request_id)
         elif known.has_ended:

@@ -15,9 +15,6 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep
 
-NOT_REGISTERED = "the table is not registered yet: run cdc setup-source"
-"""Why work on a table ended, in the report of a run."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:

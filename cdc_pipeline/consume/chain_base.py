@@ -105,7 +105,7 @@ def chain_base(
         raise RegistryError(
             f"the cut file before the chain position {boundary.chain_position} describes another cut",
             expected=f"the cut at {boundary.position}",
-            remedy="run cdc rebuild: it rebuilds the metadata store from bucket and lake",
+            remedy=REMEDY,
         )
     read = {table.table_uuid: table for table in decided.tables}
     known = {**identities, **read}

@@ -1,6 +1,7 @@
 """Finds the files whose statistics allow values within ranges, without looking at each file."""
 
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -10,8 +11,6 @@ import numpy.typing as npt
 Bounds = tuple[Any, Any]
 Rows = npt.NDArray[np.int64]
 _BLOCK = 512
-_END = 2**63
-"""The first whole number that the index cannot hold."""
 
 
 def bounds_reader(column: str, type_: type) -> Callable[[str | None], Bounds | None]:
@@ -38,7 +37,12 @@ def bounds_reader(column: str, type_: type) -> Callable[[str | None], Bounds | N
 
 def _is_indexed(low: Any, high: Any) -> bool:
     """Returns whether the bounds are texts, or numbers that the index can hold."""
-    return isinstance(low, str) or -_END <= low <= high < _END
+    return isinstance(low, str) or (low <= high and has_64_bits(low) and has_64_bits(high))
+
+
+def has_64_bits(number: int | Decimal) -> bool:
+    """Returns whether a signed integer of 64 bits can hold the number."""
+    return -(2**63) <= number < 2**63
 
 
 class BoundsIndex:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow.parquet
 
+from cdc_pipeline.lake.file_bounds import has_64_bits
+
 _LONGEST_TEXT = 256
-_END = 2**63
-"""No bounds of a DECIMAL beyond 64 bits are written: a reader of JSON may take such numbers for floats."""
 
 
 def delta_stats(metadata: pyarrow.parquet.FileMetaData, names: tuple[str, ...]) -> str:
@@ -61,7 +61,8 @@ def _exact(value: object) -> int | str | None:
     if isinstance(value, int):
         return value
     if isinstance(value, Decimal):
-        return int(value) if value.as_tuple().exponent == 0 and -_END <= value < _END else None
+        # larger ones are left out: a reader of JSON may take them for floats
+        return int(value) if value.as_tuple().exponent == 0 and has_64_bits(value) else None
     if isinstance(value, str):
         return value if len(value) <= _LONGEST_TEXT else None
     return value.isoformat() if isinstance(value, date) else None

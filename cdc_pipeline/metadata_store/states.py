@@ -2,6 +2,9 @@
 
 from enum import StrEnum
 
+NOT_REGISTERED = "the table is not registered yet: run cdc setup-source"
+"""Why a run ended for a table that has no state yet, in the report of the run."""
+
 
 class TableState(StrEnum):
     REGISTERED = "registered"

@@ -13,12 +13,12 @@ import structlog
 
 from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
-from cdc_pipeline.apply.table_work import NOT_REGISTERED, TableWork
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
-from cdc_pipeline.metadata_store.states import SnapshotState, TableState
+from cdc_pipeline.metadata_store.states import NOT_REGISTERED, SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName, encode_position
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.apply.table_work import NOT_REGISTERED, TableWork
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
+from cdc_pipeline.metadata_store.states import NOT_REGISTERED
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.work import MaintenanceSettings
 

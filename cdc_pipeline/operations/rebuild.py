@@ -27,7 +27,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.source_setup.lake_owner import first_chain_position, owner_of_lake_table
+from cdc_pipeline.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -115,10 +115,13 @@ class StoreRebuild:
         was removed with its lake has no owner any more, or another one; or, listed again, one since a later cut. Raises
         FenceMismatch when lake and cut files have different tables under one name.
         """
-        since = {name: self._since(name) for name in dict.fromkeys(identity.name for identity in chain.tables)}
-        known = chain.newest_tables(since)
-        unlisted = [name for name in since if name not in self.tables]
-        ours = [name for name in unlisted if self._owner(name) == self.stream]
+        named = dict.fromkeys(identity.name for identity in chain.tables)
+        owners = {name: owner_of_lake_table(name, objects=self.objects, on_step=self.on_step) for name in named}
+        known = chain.newest_tables(
+            {name: BEGINNING if owner is None else owner.since for name, owner in owners.items()}
+        )
+        unlisted = ((name, owner) for name, owner in owners.items() if name not in self.tables)
+        ours = [name for name, owner in unlisted if owner is not None and owner.pipeline == self.stream]
         found = []
         for name in (*self.tables, *ours):
             identity = known.get(name)
@@ -139,12 +142,6 @@ class StoreRebuild:
             if identity is not None:
                 found.append(_FoundTable(identity=identity, ledger=ledger))
         return tuple(found)
-
-    def _owner(self, name: TableName) -> str | None:
-        return owner_of_lake_table(name, objects=self.objects, on_step=self.on_step)
-
-    def _since(self, name: TableName) -> str:
-        return first_chain_position(name, objects=self.objects, on_step=self.on_step)
 
     def _begin(
         self, empty: EmptyLedger, store: MetadataStore, decided: DecidedChain, tables: Sequence[_FoundTable]

@@ -90,10 +90,12 @@ class PipelineRemoval:
     def _owns(self, name: TableName, *, is_registered: bool) -> bool:
         """Whether the table's objects belong to this pipeline. Raises SettingsError if they belong to another one."""
         owner = owner_of_lake_table(name, objects=self.objects, on_step=self.on_step)
-        if owner is None or owner == self.stream:
-            return is_registered or owner == self.stream
+        if owner is None:
+            return is_registered
+        if owner.pipeline == self.stream:
+            return True
         raise SettingsError(
-            f"{name} in the lake {self.objects.url} belongs to the pipeline {owner}",
+            f"{name} in the lake {self.objects.url} belongs to the pipeline {owner.pipeline}",
             expected=f"tables of the pipeline {self.stream} only; nothing was removed",
             remedy="take it out of pipeline.yml, or remove without --lake",
         )

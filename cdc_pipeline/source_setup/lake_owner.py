@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 
 from cdc_pipeline.areas import lake_key, owner_key
 from cdc_pipeline.consume.chain_base import order_of
@@ -14,12 +15,22 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOwner:
+    """The pipeline that owns a table of the lake. `since`: the chain position from which on cut files name the table.
+
+    Earlier cut files name a table that was removed with its lake. An object of an older version does not say `since`.
+    """
+
+    pipeline: str
+    since: str = BEGINNING
+
+
 def own_lake_table(table: TableName, *, pipeline: str, since: str, objects: ObjectStore, on_step: OnStep) -> None:
     """Makes `pipeline` the owner of the table: puts an object with its name beside the table's slices.
 
-    `since`: the chain position from which on cut files may name the table. Earlier ones name a table that was removed
-    with its lake, and this object. An object that is still there keeps its chain position, unless that is later, as
-    when the pipeline was removed without its lake and began again.
+    `since`: see `LakeOwner`. An object that is still there keeps its chain position, unless that is later, as when the
+    pipeline was removed without its lake and began again.
 
     Durable on return, idempotent. A lake of an older version has no such object; there the pipeline's name is read from
     the table's Delta log. Raises SettingsError if another pipeline owns the table.
@@ -27,44 +38,31 @@ def own_lake_table(table: TableName, *, pipeline: str, since: str, objects: Obje
     published = _published_by(table, objects, on_step)
     if published is not None and published != pipeline:
         raise _belongs_to(published, table, pipeline, objects)
-    key, content = owner_key(table), json.dumps({"pipeline": pipeline, "since": since}).encode()
+    key, content = owner_key(table), json.dumps(asdict(LakeOwner(pipeline=pipeline, since=since))).encode()
     try:
         with step(on_step, "lake_owner.put"):
             objects.put_if_absent(key, content)
     except ObjectExists as error:
         recorded = _recorded(table, objects, on_step)
-        if recorded["pipeline"] != pipeline:
-            raise _belongs_to(recorded["pipeline"], table, pipeline, objects) from error
-        if order_of(since) < order_of(_since(recorded)):
+        if recorded.pipeline != pipeline:
+            raise _belongs_to(recorded.pipeline, table, pipeline, objects) from error
+        if order_of(since) < order_of(recorded.since):
             with step(on_step, "lake_owner.put"):
                 objects.overwrite(key, content)
 
 
-def owner_of_lake_table(table: TableName, *, objects: ObjectStore, on_step: OnStep) -> str | None:
-    """Returns the pipeline that owns the table of the lake; None if the lake names none."""
+def owner_of_lake_table(table: TableName, *, objects: ObjectStore, on_step: OnStep) -> LakeOwner | None:
+    """Returns None if the lake names no owner of the table."""
     try:
-        return _recorded(table, objects, on_step)["pipeline"]
+        return _recorded(table, objects, on_step)
     except ObjectMissing:
-        return _published_by(table, objects, on_step)
+        published = _published_by(table, objects, on_step)
+        return None if published is None else LakeOwner(pipeline=published)
 
 
-def first_chain_position(table: TableName, *, objects: ObjectStore, on_step: OnStep) -> str:
-    """Returns the chain position from which on cut files name the table of the lake, and not one removed before it."""
-    try:
-        return _since(_recorded(table, objects, on_step))
-    except ObjectMissing:
-        return BEGINNING
-
-
-def _recorded(table: TableName, objects: ObjectStore, on_step: OnStep) -> dict[str, str]:
+def _recorded(table: TableName, objects: ObjectStore, on_step: OnStep) -> LakeOwner:
     with step(on_step, "lake_owner.get"):
-        recorded: dict[str, str] = json.loads(objects.get(owner_key(table)))
-    return recorded
-
-
-def _since(recorded: dict[str, str]) -> str:
-    """An object of an older version does not say it."""
-    return recorded.get("since", BEGINNING)
+        return LakeOwner(**json.loads(objects.get(owner_key(table))))
 
 
 def _published_by(table: TableName, objects: ObjectStore, on_step: OnStep) -> str | None:

@@ -169,9 +169,15 @@ def _remedies() -> dict[str, set[str]]:
     found = defaultdict[str, set[str]](set)
     for folder in ("cdc_pipeline", "snapshot"):
         for path in (PROJECT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            assigned = ((node.targets[0], node.value) for node in tree.body if isinstance(node, ast.Assign))
+            constants = {target.id: value for target, value in assigned if isinstance(target, ast.Name)}
+            for node in ast.walk(tree):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                    texts = [_text(each.value) for each in node.keywords if each.arg == "remedy"]
+                    remedies = (each.value for each in node.keywords if each.arg == "remedy")
+                    texts = [
+                        _text(constants.get(each.id, each) if isinstance(each, ast.Name) else each) for each in remedies
+                    ]
                     if texts and hasattr(errors, node.func.id):
                         found[node.func.id] |= {text for text in texts if text.strip("… ")}
     return found
