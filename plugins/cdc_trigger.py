@@ -31,6 +31,10 @@ TURN_OF_A_RUN = timedelta(seconds=5)
 """How long a slice is left to the open run of its table."""
 WITHOUT_WORKERS = timedelta(seconds=60)
 """How long a slice run waits while no resident worker is alive."""
+UNTIL_ERRORS_ARE_READ = timedelta(seconds=1)
+"""How long a task stays open after its error. Airflow reads the lines of all triggers 4 KiB at a time, between queries
+of its database. A line that it reads after its trigger has ended is missing from the log of the task.
+"""
 
 
 class _StoreTrigger(BaseEventTrigger):
@@ -183,7 +187,7 @@ class SliceRunTrigger(_StoreTrigger):
         for line in (request.log or "").splitlines():
             self.log.info("%s", line)
         if request.state is not RequestState.DONE or request.report is None:
-            return self._failed(request.error or f"the run was {request.state}")
+            return await self._failed(request.error or f"the run was {request.state}")
         self.log.info("%s", request.report)
         if request.goes_on_until is not None and self._is_own(request):
             if request.report.get("claims"):
@@ -210,7 +214,7 @@ class SliceRunTrigger(_StoreTrigger):
             expected="a process `cdc work`",
             remedy="start one, or set worker.runs: task in pipeline.yml; the slices wait until then",
         )
-        return self._failed(str(nobody))
+        return await self._failed(str(nobody))
 
     def _success(self, request: "SliceRequest") -> TriggerEvent:
         report: dict[str, Any] = dict(request.report or {})
@@ -218,8 +222,9 @@ class SliceRunTrigger(_StoreTrigger):
             return TriggerEvent(report)
         return TaskSuccessEvent(xcoms={"return_value": report})
 
-    def _failed(self, error: str) -> TriggerEvent:
+    async def _failed(self, error: str) -> TriggerEvent:
         self.log.error("%s", error)
+        await asyncio.sleep(UNTIL_ERRORS_ARE_READ.total_seconds())
         return TaskFailedEvent()
 
     def _is_own(self, request: "SliceRequest") -> bool:

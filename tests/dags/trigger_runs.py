@@ -7,8 +7,11 @@ parsed again while the runs go on: `is_held_back` says whether Airflow would mak
 """
 
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,8 @@ LONGEST_SECONDS = 600
 DEFERRED = "deferred"
 LAST_LINE = "trigger completed"
 """What Airflow writes behind the last line of a trigger. Lines and results of triggers come in two ways."""
+PRINTED = Path(conf.get("logging", "base_log_folder")) / "printed"
+"""What the triggerer prints. Among it are the lines of a trigger that it read after the trigger's end."""
 
 
 def store_dags() -> None:
@@ -83,9 +88,24 @@ def is_held_back(dag_id: str) -> bool:
         return bool(session.scalars(select(DagModel.exceeds_max_non_backfill).filter_by(dag_id=dag_id)).one())
 
 
-def log_of(dag_id: str) -> str:
-    folder = Path(conf.get("logging", "base_log_folder"))
-    return "".join(path.read_text() for path in sorted(folder.rglob(f"dag_id={dag_id}/**/*.log*")))
+def log_of(dag_id: str, run_id: str) -> str:
+    files = sorted(PRINTED.parent.glob(f"dag_id={dag_id}/run_id={run_id}/**/*.log*"))
+    printed = (line for line in PRINTED.read_text().splitlines() if dag_id in line)
+    return "\n".join([*(path.read_text() for path in files), *printed])
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """What this process and its children print goes into the file PRINTED."""
+    shown = os.dup(1)
+    PRINTED.parent.mkdir(parents=True, exist_ok=True)
+    with PRINTED.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            os.dup2(shown, 1)
 
 
 def dags_with_callbacks() -> set[str]:
@@ -105,24 +125,25 @@ def main() -> None:
     job = untyped()
     TriggererJobRunner(job, capacity=10)
     job.prepare_for_execution()
-    triggerer = TriggerRunnerSupervisor.start(job=job, capacity=10, logger=structlog.get_logger())
     deadline = time.monotonic() + LONGEST_SECONDS
 
     def is_ended() -> bool:
-        return DEFERRED not in states(run_id).values() and all(LAST_LINE in log_of(dag) for dag in dag_ids)
+        return DEFERRED not in states(run_id).values() and all(LAST_LINE in log_of(dag, run_id) for dag in dag_ids)
 
-    try:
-        while not is_ended() and time.monotonic() < deadline:
-            triggerer.run_once()
-    finally:
-        triggerer.kill(force=True)
+    with printing():
+        triggerer = TriggerRunnerSupervisor.start(job=job, capacity=10, logger=structlog.get_logger())
+        try:
+            while not is_ended() and time.monotonic() < deadline:
+                triggerer.run_once()
+        finally:
+            triggerer.kill(force=True)
     ended, parsed = states(run_id), dags_with_callbacks()
     report(
         {
             dag: {
                 "state": ended[dag],
                 "result": result(dag, run_id),
-                "log": log_of(dag),
+                "log": log_of(dag, run_id),
                 "is_held_back": is_held_back(dag),
                 "is_parsed": dag in parsed,
             }
