@@ -22,17 +22,23 @@ def publish(
     files: Sequence[DataFile] = (),
     quarantined: int = 0,
     replaces: int | None = None,
+    begins: bool = False,
 ) -> Snapshot:
     """Replaces the table's content by one commit with the fence, and then records the publication.
 
     Both are durable on return. The commit also records what `cdc rebuild` reads if only the lake is left. `table` has
-    the columns of the snapshot. `quarantined`: so many of its rows. `replaces`: as in `LakePublication`.
+    the columns of the snapshot. `quarantined`: so many of its rows. `replaces` and `begins`: as in `LakePublication`.
     """
     lease, keeper = held
     keeper.check()
     description = _description(work, table, snapshot, fence, files, quarantined)
     content = LakePublication(
-        snapshot_id=snapshot.snapshot_id, files=tuple(files), fence_number=fence, table=description, replaces=replaces
+        snapshot_id=snapshot.snapshot_id,
+        files=tuple(files),
+        fence_number=fence,
+        table=description,
+        replaces=replaces,
+        begins=begins,
     )
     version = work.lake.publish(table, content)
     figures = SnapshotPublication(

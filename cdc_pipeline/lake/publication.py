@@ -25,8 +25,8 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
     """Returns the lake version that shows the snapshot.
 
     It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
-    slices that the snapshot does not contain, and has changed since `content.replaces`; LakeError for a table whose
-    features only Delta's writer maintains.
+    slices that the snapshot does not contain, and has changed since `content.replaces`, or if it has rows and the
+    snapshot begins the table; LakeError for a table whose features only Delta's writer maintains.
     """
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)
@@ -42,6 +42,12 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
             remedy="take a newer snapshot: this one would take applied changes away",
         )
     with step(on_step, "fence.read"):
+        if content.begins and log.active_files(fence.lake_version):
+            raise FenceMismatch(
+                f"the lake of {table.name} has rows",
+                expected=f"an empty table, which snapshot {content.snapshot_id} begins",
+                remedy="run it again: a snapshot of the table was published meanwhile",
+            )
         check_features(log, fence.lake_version, "publishing a snapshot")
     with step(on_step, "snapshot.publish"):
         log.append(fence.lake_version + 1, _actions(log, table, content, fence, clock))

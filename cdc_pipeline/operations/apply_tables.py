@@ -81,7 +81,7 @@ class EmptyLakes:
                 snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
                 lake_table = self.work.lake_table(table)
                 self.work.lake.create_table(lake_table)
-                publish(self.work, held, lake_table, new, fence=NOTHING_APPLIED)
+                publish(self.work, held, lake_table, new, fence=NOTHING_APPLIED, begins=True)
         return True
 
     def _is_begun(self, row: SourceTable) -> bool:

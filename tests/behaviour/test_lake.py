@@ -14,7 +14,7 @@ from cdc_pipeline.record import DELETED, OPERATION, Column, TableSchema
 from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import arrow_schema
 from tests.support.lake import PEOPLE, Feed, event, move, table_of, version
-from tests.support.lakes import Arm, published
+from tests.support.lakes import Arm
 
 
 def test_a_table_that_is_not_there_has_neither_fence_nor_version(lake: Lake, arm: Arm) -> None:
@@ -34,47 +34,6 @@ def test_a_table_is_created_once_and_is_empty(lake: Lake, arm: Arm) -> None:
     assert fence is not None
     assert (fence.number, fence.slices, fence.snapshot_id) == (0, (), None)
     assert (lake.read_version(table), arm.values(table)) == (0, {})
-
-
-def test_a_snapshot_is_invisible_until_it_is_published_whole(lake: Lake, arm: Arm, feed: Feed) -> None:
-    files = published(arm.store, lake, feed.table, 10, "s1")
-    assert arm.values(feed.table) == {}
-    content = LakePublication(snapshot_id="s1", files=files, fence_number=7)
-    shown = lake.publish(feed.table, content)
-    assert arm.values(feed.table) == {number: (f"n{number}", number) for number in range(10)}
-    fence = lake.read_fence(feed.table)
-    assert fence is not None
-    assert (fence.number, fence.snapshot_id, fence.lake_version) == (7, "s1", shown)
-    assert (lake.publish(feed.table, content), lake.read_version(feed.table)) == (shown, shown)
-
-
-def test_a_second_snapshot_replaces_the_first_and_an_older_one_is_refused(lake: Lake, arm: Arm, feed: Feed) -> None:
-    first = LakePublication(snapshot_id="s1", files=published(arm.store, lake, feed.table, 10, "s1"), fence_number=0)
-    shown = lake.publish(feed.table, first)
-    lake.upsert(feed.table, feed.claim([event("i", 101, 50, name="new", age=1)]))
-    assert lake.publish(feed.table, first) == shown
-    second = LakePublication(snapshot_id="s2", files=published(arm.store, lake, feed.table, 3, "s2"), fence_number=0)
-    with pytest.raises(FenceMismatch, match="at slice 1"):
-        lake.publish(feed.table, second)
-    lake.publish(feed.table, replace(second, fence_number=1))
-    assert set(arm.values(feed.table)) == {0, 1, 2}
-    assert lake.upsert(feed.table, feed.claim([event("u", 102, 1, age=9)])).counts.updated == 1
-
-
-def test_a_snapshot_of_an_older_position_replaces_the_version_that_it_names_and_no_later_one(
-    lake: Lake, arm: Arm, feed: Feed
-) -> None:
-    first = LakePublication(snapshot_id="s1", files=published(arm.store, lake, feed.table, 10, "s1"), fence_number=0)
-    shown = lake.publish(feed.table, first)
-    lake.upsert(feed.table, feed.claim([event("i", 101, 50, name="new", age=1)]))
-    older = LakePublication(snapshot_id="s2", files=published(arm.store, lake, feed.table, 3, "s2"), fence_number=0)
-    with pytest.raises(FenceMismatch, match="at slice 1"):
-        lake.publish(feed.table, replace(older, replaces=shown))
-    version = lake.publish(feed.table, replace(older, replaces=shown + 1))
-    assert lake.publish(feed.table, replace(older, replaces=shown + 1)) == version
-    fence = lake.read_fence(feed.table)
-    assert fence is not None
-    assert (fence.number, fence.rewound_from, set(arm.values(feed.table))) == (0, 1, {0, 1, 2})
 
 
 @pytest.mark.by_merge
