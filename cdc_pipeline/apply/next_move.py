@@ -99,7 +99,7 @@ def next_move(view: View) -> Move:
         return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
     if not view.behind_fence:
         if view.active_snapshot is not None:
-            return Wait(reason=f"what lies behind the cutoff of snapshot {view.active_snapshot} waits for it")
+            return Wait(reason=f"slices after the cutoff of snapshot {view.active_snapshot} wait for it")
         return Wait(reason="every event that is registered is applied")
     return Apply(slices=tuple(view.behind_fence), resumed=None)
 

@@ -18,8 +18,8 @@ NARROW = 100
 WIDE = 200
 """The same where the caller chose the columns."""
 _LONGEST_LINE = 36
-_FOLDED = 24
-"""A cell of more than _LONGEST_LINE characters is folded into lines, of at least _FOLDED characters."""
+_WRAPPED = 24
+"""A cell of more than _LONGEST_LINE characters is wrapped into lines of at least _WRAPPED characters."""
 _GAP = 2
 _MOST_FIELDS_IN_A_LINE = 6
 _SHORT_SECONDS = 10
@@ -47,7 +47,7 @@ def chosen_columns(rows: Sequence[Row], columns: str | None, *, wide: bool | Non
     filled = [name for name in names if any(row[name] is not None for row in rows)]
     if wide is None:
         return filled
-    ends = accumulate(_GAP + max(len(header(name)), _needed(rows, name, folded=_LONGEST_LINE)) for name in filled)
+    ends = accumulate(_GAP + max(len(header(name)), _needed(rows, name, wrapped=_LONGEST_LINE)) for name in filled)
     return [name for number, (name, end) in enumerate(zip(filled, ends, strict=True)) if not number or end <= width]
 
 
@@ -59,7 +59,7 @@ def table_of(rows: Sequence[Row], columns: Sequence[str], *, title: str = "", wi
     from rich.console import Group
     from rich.text import Text
 
-    is_wide = width is not None and sum(_GAP + _needed(rows, name, folded=_FOLDED) for name in columns) > width
+    is_wide = width is not None and sum(_GAP + _needed(rows, name, wrapped=_WRAPPED) for name in columns) > width
     if is_wide or (len(rows) == 1 and len(columns) > _MOST_FIELDS_IN_A_LINE):
         blocks = [part for row in rows for part in (_block(row, columns), Text())][:-1]
     else:
@@ -74,7 +74,7 @@ def _lines(rows: Sequence[Row], columns: Sequence[str]) -> "Table":
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0))
     for name in columns:
-        least = _needed(rows, name, folded=_FOLDED)
+        least = _needed(rows, name, wrapped=_WRAPPED)
         is_long = any(len(cell(name, row[name])) > _LONGEST_LINE for row in rows)
         is_number = all(isinstance(row[name], int | float | Decimal) for row in rows)
         table.add_column(
@@ -102,10 +102,10 @@ def _block(row: Row, columns: Sequence[str]) -> "Table":
     return table
 
 
-def _needed(rows: Sequence[Row], name: str, *, folded: int) -> int:
-    """The least width of a column in characters; its header is folded between words."""
+def _needed(rows: Sequence[Row], name: str, *, wrapped: int) -> int:
+    """The least width of a column in characters; its header is wrapped between words."""
     longest = max(len(cell(name, row[name])) for row in rows)
-    return max(folded if longest > _LONGEST_LINE else longest, *map(len, header(name).split()))
+    return max(wrapped if longest > _LONGEST_LINE else longest, *map(len, header(name).split()))
 
 
 def header(name: str) -> str:

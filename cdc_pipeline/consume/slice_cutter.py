@@ -44,7 +44,7 @@ class CutSlices:
 
     `last_commit_position` is None when the range holds no transaction. `requested`: a marker message asked for a cut at
     this position; such a cut is empty when the stream was cut there before. `read_until`: the time up to which the
-    source was read to its end, where only the consumer's own clock can tell it.
+    source was read to its end, where only the consumer's own clock shows that it is over.
     """
 
     start: int

@@ -123,5 +123,5 @@ class TableOptimization:
 
 
 def _without_change(kind: str, action: Action) -> Action:
-    """Tells readers of changes that these files bring none."""
+    """Returns the files as ones that bring no changes, for readers of the change data feed."""
     return {kind: action[kind] | {"dataChange": False}}

@@ -1,9 +1,9 @@
 """Keeps a table's history table: applies claims to it, and takes over what a snapshot shows.
 
 Applying events a second time changes nothing, so a history table needs no fence of its own to be right: it is written
-before the table itself, and a claim that ends between both is applied again to both. Its fence tells that the events
+before the table itself, and a claim that ends between both is applied again to both. Its fence shows that the events
 of a claim are all new and newer than what the history has; then only the periods that go on are looked at. With the
-table's fence it tells whether the table was changed without the history; then the history first takes over its rows.
+table's fence it shows whether the table was changed without the history; then the history first takes over its rows.
 """
 
 import json
@@ -167,7 +167,7 @@ class RowHistory:
             self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
 
     def _are_ids(self, names: Iterable[str]) -> bool:
-        """Returns whether these columns tell apart the rows of all periods that go on."""
+        """Returns whether no two rows of periods that go on are equal in these columns."""
         with step(self.on_step, "lake_files.read"):
             return not self.session.sql(same_ids(table_at(self.store.spark_url(self._folder)), names)).collect()
 
@@ -260,7 +260,7 @@ class RowHistory:
 
 
 def lags(own: Fence, of_table: Fence) -> bool:
-    """Returns whether the table has changes that its history, with the fence `own`, was not told of.
+    """Returns whether the table has changes that its history, with the fence `own`, does not contain.
 
     That is so before the history begins, and after the table was kept without a history for a time. A claim that
     changes nothing in the history leaves its fence behind: the table's own commit says that the history had it.

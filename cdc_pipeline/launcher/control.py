@@ -22,7 +22,7 @@ from cdc_pipeline.launcher.users import nobody_uses, source_mark
 from cdc_pipeline.settings import Settings
 
 MANY_FAILURES = 3
-PATIENCE = timedelta(minutes=15)
+LONGEST_SILENCE = timedelta(minutes=15)
 """For so long `up` waits although the state of no process changes."""
 OnStates = Callable[[list[ProcessState]], None]
 
@@ -41,7 +41,7 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, lat
                 installation, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
                 start_and_wait(installation, described, on_states, later)
         else:
-            _wait(installation, on_states, later, PATIENCE)
+            _wait(installation, on_states, later, LONGEST_SILENCE)
     return endpoints_of(settings, installation)
 
 
@@ -51,11 +51,11 @@ def start_and_wait(
     on_states: OnStates,
     later: Collection[str] = (),
     *,
-    patience: timedelta = PATIENCE,
+    silence: timedelta = LONGEST_SILENCE,
 ) -> None:
     """Starts a supervisor for the processes, detached from this terminal, and waits until all are healthy.
 
-    `later`: names of processes that it does not wait for. `patience`: for how long it waits although nothing changes.
+    `later`: names of processes that it does not wait for. `silence`: for how long it waits although nothing changes.
     """
     write_document(installation.plan, [_document(process) for process in described])
     installation.processes.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def start_and_wait(
         end_marked(installation.identity, last=POSTGRES)
         raise
     try:
-        _wait(installation, on_states, later, patience)
+        _wait(installation, on_states, later, silence)
     except BaseException:
         end_marked(installation.identity, last=POSTGRES)
         raise
@@ -121,7 +121,7 @@ def _seen(installation: Installation) -> list[ProcessState]:
     return [ProcessState(**{**document, "condition": Condition(document["condition"])}) for document in documents]
 
 
-def _wait(installation: Installation, on_states: OnStates, later: Collection[str], patience: timedelta) -> None:
+def _wait(installation: Installation, on_states: OnStates, later: Collection[str], silence: timedelta) -> None:
     known, changed = list[ProcessState](), time.monotonic()
     while not known or not all(state.is_ready for state in known if state.name not in later):
         states = _seen(installation)
@@ -133,9 +133,9 @@ def _wait(installation: Installation, on_states: OnStates, later: Collection[str
             raise failure(installation, broken.name, f"{broken.name} ended {broken.failures} times in a row")
         if not is_up(installation):
             raise failure(installation, SUPERVISOR, "the supervisor has ended")
-        if time.monotonic() - changed > patience.total_seconds():
+        if time.monotonic() - changed > silence.total_seconds():
             name = _awaited(states, later)
-            raise failure(installation, name, f"{name} did not become healthy, and nothing changed for {patience}")
+            raise failure(installation, name, f"{name} did not become healthy, and nothing changed for {silence}")
         time.sleep(POLL.total_seconds())
 
 

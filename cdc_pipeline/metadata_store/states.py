@@ -27,7 +27,7 @@ class SliceState(StrEnum):
     APPLIED = "applied"
     """Set by the worker: the lake's log has the claim of the slice."""
     SUPERSEDED = "superseded"
-    """Set by the publication of a snapshot whose cutoff lies behind the slice: the slice is never applied."""
+    """Set by the publication of a snapshot whose cutoff is after the slice: the slice is never applied."""
 
 
 class ClaimState(StrEnum):

@@ -1,7 +1,8 @@
 """Texts of numbers -> Arrow decimals.
 
 Arrow's own cast misreads some texts, or ends the process: more than 38 digits wrap around, and a number with many more
-digits after the point than the type is multiplied by what lies behind a table (apache/arrow issues 49817 and 50964).
+digits after the point than the type is multiplied by what is read beyond the end of an array
+(apache/arrow issues 49817 and 50964).
 """
 
 import re

@@ -86,7 +86,7 @@ class Explorer(Generic[Shared]):
         self._edges_end = array("Q")
 
     def explore(self, most_states: int) -> Explored:
-        """Stops at the first wrong state. Whether a good end stays in reach is only told when no state was left out."""
+        """Stops at the first wrong state. Whether a good end stays in reach is known only if no state was left out."""
         started = time.process_time()
         bad = self._walk(most_states)
         is_complete = bad is None and len(self._edges_end) == len(self._states)
@@ -124,7 +124,7 @@ class Explorer(Generic[Shared]):
         return None
 
     def _successors(self, state: int) -> list[int]:
-        """Each shifted by the bit that tells a fault."""
+        """Each shifted by the bit of a fault."""
         number, found, known = state >> 2 * _PAIR, [], self._known
         for kind, shift in ((0, 0), (1, _PAIR)):
             pair = state >> shift & _PAIR_MASK

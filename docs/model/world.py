@@ -47,7 +47,7 @@ class Fault(StrEnum):
 
     CRASH = "crash"
     ZOMBIE = "zombie"  # a lease expires, or a second consumer takes the stream, while the owner lives on
-    LOST_ANSWER = "lost-answer"  # it happened, but whoever asked for it is not told and asks again
+    LOST_ANSWER = "lost-answer"  # it happened, but whoever asked for it does not know it and asks again
     FAILOVER = "failover"  # the metadata store goes back to what it was at some earlier time
     DAMAGE = "damage"  # a slice file is replaced; somebody restores it later
 
@@ -130,7 +130,7 @@ class World(NamedTuple):
 class Rules:
     """`partitions[n]` is the stream partition of event n; a cut takes at most `cut_events`, a claim `claim_cuts`.
 
-    `only_silent`: a number given twice, a slot that is ahead and a table that stopped are fine: an alarm tells of each.
+    `only_silent`: a number given twice, a slot that is ahead and a table that stopped are fine: each raises an alarm.
     """
 
     partitions: tuple[int, ...] = (0, 1)
@@ -148,7 +148,7 @@ class Rules:
         return guard not in self.without
 
     def key(self, cut: Cut, partition: int) -> tuple[int, ...]:
-        """What a slice file's name tells; its end stands for the content's hash too."""
+        """What a slice file's name says; its end stands for the content's hash too."""
         return (cut.start, cut.end, partition) if self.has(Guard.SLICE_NAME) else (cut.start, partition)
 
     def parts(self, cut: Cut) -> list[int]:

@@ -168,8 +168,8 @@ class Snapshots:
 def behind_published(table_id: int, time: Any, *, below_version: int | None = None) -> ColumnElement[datetime]:
     """Returns `time`, or a moment behind the newest publication of the table if a clock was set back since then.
 
-    So the newest published snapshot is the one that ended last. Versions of the lake would not tell: they begin again
-    when a lake that was deleted is filled again. `below_version`: only publications with a lower version count.
+    So the newest published snapshot is the one that ended last. Versions of the lake would not show it: they begin
+    again when a lake that was deleted is filled again. `below_version`: only publications with a lower version count.
     """
     published = _SNAPSHOT.alias("published")
     last = select(func.max(published.c.finished_at) + _AT_LEAST).where(

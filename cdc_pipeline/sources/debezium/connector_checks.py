@@ -40,7 +40,7 @@ class ConnectorWatch:
             self._look_for_double(event, layout.name)
 
     def watched(self, layout: Layout) -> tuple[str, ...] | None:
-        """Returns the columns in which a number still tells something; None if every value may."""
+        """Returns the columns in which a number may still show how the connector is set; None if every value may."""
         return None if layout.name in self._defaults else self._decimals.get(layout.name, ())
 
     def _begin(self, layout: Layout) -> None:

@@ -38,5 +38,5 @@ def version_in_fields(
 
 
 def row_place(file: str, number: int) -> list[object]:
-    """Returns what tells equal rows of a keyless table apart, however often a quarantined one is decoded."""
+    """Returns what distinguishes equal rows of a keyless table, also when a quarantined one is decoded again."""
     return [file, number]

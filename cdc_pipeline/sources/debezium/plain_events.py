@@ -83,7 +83,7 @@ class Adding:
 class PlainTable:
     """A table with an id, whose events are ordered by their places, as its last event in a stream partition left it.
 
-    `watched`: columns in which a number tells something of the connector. `alone`: as for the decoder.
+    `watched`: columns in which a number may show how the connector is set. `alone`: as for the decoder.
     """
 
     layout: Layout

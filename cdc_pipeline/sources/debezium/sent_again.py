@@ -1,4 +1,4 @@
-"""Events that are sent again, and how they are told from those of another server, which has a log of its own."""
+"""Events that are sent again, and how they differ from those of another server, which has a log of its own."""
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent

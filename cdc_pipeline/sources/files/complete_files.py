@@ -12,16 +12,16 @@ from cdc_pipeline.sources.files.file_names import is_marked
 
 log = structlog.get_logger()
 
-_PATIENCE = timedelta(minutes=5)
+_LONGEST_WAIT = timedelta(minutes=5)
 
 
 class CompleteFiles:
-    """Remembers the files that are not complete yet. `patience`: a file that waits longer for its marker is logged."""
+    """Remembers the files that are not complete yet. Logs one that waits for its marker longer than `longest`."""
 
-    def __init__(self, objects: ObjectStore, settings: ChangeFilesSource, patience: timedelta = _PATIENCE) -> None:
+    def __init__(self, objects: ObjectStore, settings: ChangeFilesSource, longest: timedelta = _LONGEST_WAIT) -> None:
         self._objects = objects
         self._settings = settings
-        self._patience = patience
+        self._longest_wait = longest
         self._changes: dict[str, tuple[str, float]] = {}
         """For each file that has to settle, its last change, and when that was found."""
         self._unmarked: dict[str, float] = {}
@@ -41,7 +41,7 @@ class CompleteFiles:
             self._unmarked.pop(key, None)
             return True
         now = time.monotonic()
-        if now - self._unmarked.setdefault(key, now) >= self._patience.total_seconds():
+        if now - self._unmarked.setdefault(key, now) >= self._longest_wait.total_seconds():
             self._unmarked[key] = math.inf
             log.warning(
                 "a file waits for its marker",

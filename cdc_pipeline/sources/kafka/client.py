@@ -87,7 +87,7 @@ class KafkaClient:
     def metadata(self) -> ClusterMetadata:
         """Returns the cluster's topics. Raises as `ask` does: at once if the brokers refuse the login.
 
-        The client tells why a connection broke only when it is polled, and tries a refused login again without end.
+        The client reports why a connection broke only when it is polled, and tries a refused login again without end.
         """
         deadline = time.monotonic() + CALL_SECONDS
         while True:

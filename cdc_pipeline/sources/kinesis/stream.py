@@ -136,7 +136,7 @@ class ShardsStream:
         return self._inner.check(registered)
 
     def confirm(self, commit_position: int) -> None:
-        """Tells the streams nothing: they keep every record for a fixed time."""
+        """Does nothing: the streams keep every record for a fixed time."""
         self._inner.confirm(commit_position)
 
     def close(self) -> None:

@@ -51,8 +51,8 @@ class TableShape:
     """One table as the catalogue had it at one time.
 
     `generation`: the end of the log when the shape was read; 0 for the first shape of a table. Every event that commits
-    after it has this shape or a later one. `looked_at`: the same, also for a shape that rows do not tell from the one
-    before, whose generation it has. `left_out`: names of computed columns that are not read, since the log does
+    after it has this shape or a later one. `looked_at`: the same, also for a shape whose rows look like those of the
+    one before, whose generation it has. `left_out`: names of computed columns that are not read, since the log does
     not have their values in updates. `highest`: the highest number that a column of the table ever had.
     """
 

@@ -1,6 +1,6 @@
 """Begins a consistent snapshot whose place in the log is known exactly: no transaction is missing, none comes twice.
 
-MariaDB tells the place with the snapshot. MySQL does not, so it has to be found.
+MariaDB shows the place with the snapshot. MySQL does not, so it has to be found.
 
 A transaction of MySQL goes through these states, in this order: it gets its GTID, which is in `@@GLOBAL.gtid_owned`
 from then on; it is written to the log; the engine commits it, and new snapshots see it; its GTID moves from

@@ -144,7 +144,7 @@ def test_what_does_not_become_healthy_is_named_after_a_while(installation: Insta
     after = script("after", "", one_shot=True)
     described = (replace(after, depends_on=("deaf",)), deaf)
     with pytest.raises(SetupError, match=r"deaf did not become healthy, and nothing changed for 0:00:03"):
-        start_and_wait(installation, described, quietly, patience=timedelta(seconds=3))
+        start_and_wait(installation, described, quietly, silence=timedelta(seconds=3))
     assert marked(installation.identity) == {}
 
 

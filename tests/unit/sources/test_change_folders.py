@@ -113,7 +113,7 @@ def test_a_file_whose_marker_never_comes_is_logged_once(tmp_path: Path) -> None:
     folder.write(FIRST, csv_text(ROWS))
     objects, settings = LocalObjectStore(tmp_path / "files"), folder.settings.source
     assert isinstance(settings, ChangeFilesSource)
-    complete, found = CompleteFiles(objects, settings, patience=timedelta(0)), objects.head(FIRST)
+    complete, found = CompleteFiles(objects, settings, longest=timedelta(0)), objects.head(FIRST)
     with capture_logs() as logs:
         assert [complete.has(found) for _ in range(3)] == [False] * 3
     assert [(log["event"], log["expected"]) for log in logs] == [("a file waits for its marker", f"{FIRST}.done")]
