@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote, unquote
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 from cdc_dag import configured_settings, database_tag, default_args, runbook
@@ -21,14 +22,16 @@ with DAG(
     default_args=default_args(),
     max_active_runs=1,
     catchup=False,
+    user_defined_filters={"unquote": unquote},
 ):
 
-    @task(max_active_tis_per_dag=1, map_index_template="{{ task.op_kwargs['table'] }}")
-    def maintain_table(table: str, params: Any = None) -> dict[str, Any]:
+    @task(max_active_tis_per_dag=1, map_index_template="{{ task.op_kwargs['quoted_table'] | unquote }}")
+    def maintain_table(quoted_table: str, params: Any = None) -> dict[str, Any]:
         from cdc_pipeline.wiring import opened_pipeline
 
+        table = TableName.parse(unquote(quoted_table))
         with opened_pipeline() as pipeline:
-            return pipeline.maintenance().maintain(TableName.parse(table), timedelta(days=params["retention_days"]))
+            return pipeline.maintenance().maintain(table, timedelta(days=params["retention_days"]))
 
     @task
     def delete_old() -> dict[str, Any]:
@@ -39,4 +42,5 @@ with DAG(
         return {"held_by": dict(cleaning.held_by)} | {found.kind: found.count for found in cleaning.kinds}
 
     delete_old()
-    maintain_table.expand(table=[table.name for table in SETTINGS.tables])
+    # Airflow renders each of these texts as a Jinja template: quoted, a name has none of the characters that begin one.
+    maintain_table.expand(quoted_table=[quote(table.name) for table in SETTINGS.tables])

@@ -25,8 +25,13 @@ def results(run_id: str) -> dict[str, Any]:
 def run_dag(dag_id: str, conf: dict[str, Any], left_to_others: str) -> dict[str, Any]:
     dag = DagBag().dags[dag_id]
     run = dag.test(run_conf=conf, logical_date=None, mark_success_pattern=left_to_others or None)
-    tasks = {f"{found.task_id}[{found.map_index}]": found.state for found in run.get_task_instances()}
-    return {"state": run.state, "tasks": tasks, "results": results(run.run_id)}
+    found = {f"{instance.task_id}[{instance.map_index}]": instance for instance in run.get_task_instances()}
+    return {
+        "state": run.state,
+        "tasks": {name: instance.state for name, instance in found.items()},
+        "labels": {name: instance.rendered_map_index for name, instance in found.items()},
+        "results": results(run.run_id),
+    }
 
 
 def main() -> None:

@@ -196,3 +196,21 @@ def test_a_maintenance_run_keeps_the_rows_and_waits_for_nobody(installation: Ins
     assert done["results"]["delete_old[-1]"]["slice files"] == 0
     assert done["results"]["delete_old[-1]"]["held_by"] == {}
     assert installation.lake() == [(1, "one"), (2, "two")]
+
+
+def test_a_tables_name_with_braces_is_the_name_of_a_table_and_no_template(
+    installation: Installation, tmp_path: Path
+) -> None:
+    set_up_and_consume(installation.pipeline)
+    odd = [str(replace(installation.items, table=name)) for name in ("seven {{ 7*7 }}", "odd {% x", "{# 100%25")]
+    settings = yaml.safe_load(Path(installation.environment["CDC_CONFIG"]).read_text())
+    settings["tables"] += [{"name": name} for name in odd]
+    config = tmp_path / "odd.yml"
+    config.write_text(yaml.safe_dump(settings))
+    environment = {**installation.environment, "CDC_CONFIG": str(config)}
+    done = installation.dag_runs.run("cdc_maintenance", {}, environment, "")
+    assert done["state"] == "success"
+    tasks = [f"maintain_table[{number}]" for number in range(4)]
+    names = [str(installation.items), *odd]
+    assert [done["results"][task]["table"] for task in tasks] == names
+    assert [done["labels"][task] for task in tasks] == names
