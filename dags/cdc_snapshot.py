@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetWatcher, task
 from cdc_dag import changed_tables, chosen_tables, configured_settings, database_tag, default_args, runbook
-from cdc_other_task import FAILED, check_goes_on
+from cdc_other_task import check_goes_on
 from cdc_params import poll_seconds, tables, target_file_mb, worker_slots
 from cdc_trigger import SnapshotWantedTrigger
 
@@ -45,7 +45,7 @@ with DAG(
         size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
         with opened_pipeline() as pipeline:
             runs = snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval)
-            return runs.orchestrate(orders, check_goes_on(ti, "work_slot", FAILED))
+            return runs.orchestrate(orders, check_goes_on(ti, "work_slot", looks=2))
 
     @task
     def work_slot(order: dict[str, Any], ti: Any = None) -> int:

@@ -1,7 +1,7 @@
 """Whether another task of the same run goes on, as Airflow knows it."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -12,9 +12,8 @@ from cdc_pipeline.errors import SnapshotError
 
 log = structlog.get_logger()
 
-EVERY = timedelta(seconds=30)
-FAILED = frozenset({"failed", "skipped", "upstream_failed", "removed"})
-ENDED = FAILED | {"success"}
+WITHIN = timedelta(seconds=30)
+ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
 class TaskStates(Protocol):
@@ -30,22 +29,25 @@ class TaskStates(Protocol):
 def check_goes_on(
     of: TaskStates,
     task_id: str,
-    ended: Collection[str] = ENDED,
     *,
-    every: timedelta = EVERY,
+    looks: int = 1,
+    within: timedelta = WITHIN,
     now: Callable[[], float] = time.monotonic,
 ) -> Callable[[], None]:
-    """Returns a check that may be called often: it asks Airflow once in a while for the task `task_id` of the run.
+    """Returns a check that may be called often: it asks Airflow `looks` times in `within` for the task of the run.
 
-    It raises SnapshotError when all instances of that task are in states of `ended`, as after a person marked them:
-    nobody does the other half of the work then. An instance that is tried again has not ended. If Airflow does not
-    answer, the check passes.
+    It raises SnapshotError when all instances of that task have ended at so many looks in a row, as after a person
+    marked them: nobody does the other half of the work then. An instance that is tried again has not ended. If Airflow
+    does not answer, the check passes.
+
+    A task that ends by itself because the work is done needs two looks: its last work may be younger than what the
+    caller knew of it at the first one.
     """
-    asked = now()
+    asked, seen = now(), 0
 
     def check() -> None:
-        nonlocal asked
-        if now() - asked < every.total_seconds():
+        nonlocal asked, seen
+        if now() - asked < within.total_seconds() / looks:
             return
         asked = now()
         try:
@@ -54,7 +56,8 @@ def check_goes_on(
             log.warning("Airflow does not say whether the task goes on", task=task_id, error=str(error))
             return
         states = [str(state) for state in found.get(of.run_id, {}).values()]
-        if states and all(state in ended for state in states):
+        seen = seen + 1 if states and all(state in ENDED for state in states) else 0
+        if seen >= looks:
             raise SnapshotError(
                 f"the task {task_id} of this run has ended ({', '.join(sorted(set(states)))}), and tables have no"
                 " snapshot yet",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
-from cdc_other_task import FAILED, check_goes_on
+from cdc_other_task import check_goes_on
 
 from cdc_pipeline.errors import SnapshotError
 
@@ -48,20 +48,49 @@ class States:
 )
 def test_a_task_that_may_still_go_on_is_waited_for(states: Mapping[str, str | None] | None) -> None:
     found = States(states)
-    check = check_goes_on(found, "orchestrate", every=HALF_A_MINUTE, now=found.now)
+    check = check_goes_on(found, "orchestrate", within=HALF_A_MINUTE, now=found.now)
     found.time = 60.0
     check()
     assert found.asked == [("cdc_snapshot", ["orchestrate"], ["manual__1"])]
 
 
-def test_slots_that_are_marked_as_done_leave_their_work_to_others() -> None:
-    found = States({"work_slot_0": "failed", "work_slot_1": "success"})
-    check = check_goes_on(found, "work_slot", FAILED, every=HALF_A_MINUTE, now=found.now)
+SLOTS_IN_ANY_STATE = [
+    {"work_slot_0": "success", "work_slot_1": "success"},
+    {"work_slot_0": "failed", "work_slot_1": "success"},
+    {"work_slot_0": "failed", "work_slot_1": "removed"},
+]
+
+
+@pytest.mark.parametrize("states", SLOTS_IN_ANY_STATE)
+def test_slots_that_have_ended_at_two_looks_end_the_orchestrator(states: Mapping[str, str | None]) -> None:
+    found = States(states)
+    check = check_goes_on(found, "work_slot", looks=2, within=HALF_A_MINUTE, now=found.now)
+    for found.time in (14.0, 16.0, 30.0):
+        check()
+    assert len(found.asked) == 1
     found.time = 31.0
+    with pytest.raises(SnapshotError, match=r"the task work_slot of this run has ended .*clear the whole run"):
+        check()
+
+
+def test_a_slot_that_begins_again_between_two_looks_goes_on() -> None:
+    found = States({"work_slot_0": "success"})
+    check = check_goes_on(found, "work_slot", looks=2, within=HALF_A_MINUTE, now=found.now)
+    for found.time, state in ((16.0, "success"), (32.0, "running"), (48.0, "success")):
+        found.states = {"work_slot_0": state}
+        check()
+    assert len(found.asked) == 3
+
+
+def test_the_looks_at_a_task_are_in_a_row_although_airflow_did_not_answer_between() -> None:
+    found = States({"work_slot_0": "success"})
+    check = check_goes_on(found, "work_slot", looks=2, within=HALF_A_MINUTE, now=found.now)
+    states, found.time = found.states, 16.0
     check()
-    found.states = {"work_slot_0": "failed", "work_slot_1": "removed"}
-    found.time = 62.0
-    with pytest.raises(SnapshotError, match=r"the task work_slot of this run has ended \(failed, removed\)"):
+    found.states, found.time = None, 32.0
+    check()
+    found.states, found.time = states, 48.0
+    with pytest.raises(SnapshotError):
         check()
 
 
@@ -71,7 +100,7 @@ def test_slots_that_are_marked_as_done_leave_their_work_to_others() -> None:
 )
 def test_a_task_that_has_ended_ends_the_other(states: Mapping[str, str | None]) -> None:
     found = States(states)
-    check = check_goes_on(found, "orchestrate", every=HALF_A_MINUTE, now=found.now)
+    check = check_goes_on(found, "orchestrate", within=HALF_A_MINUTE, now=found.now)
     for found.time in (1.0, 29.0):
         check()
     assert found.asked == []
