@@ -14,12 +14,13 @@ import structlog
 from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
+from cdc_pipeline.errors import CdcError, LeaseBusy, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.states import NOT_REGISTERED, SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import TableName, encode_position
 
 log = structlog.get_logger()
@@ -125,25 +126,19 @@ class SliceRuns:
         return tuple(self._apply(table, until, by_hand=by_hand) for table in tables)
 
     def _apply(self, table: TableName, until: datetime | None, *, by_hand: bool) -> TableResult:
-        try:
-            if not by_hand:
-                self._check_pause(table)
-            if self.empty_lakes is not None and not self.empty_lakes.begin(table):
-                return TableResult(table=table, applied=Applied(outcomes=(), ended=_UNKNOWN), error=None)
-            applied = self.worker.slice_to_lake(table, until=until)
-        except TablePauses as error:
-            return TableResult(table=table, applied=None, error=error)
-        except CdcError as error:
-            log.warning("table not applied", table=str(table), found=str(error))
-            return TableResult(table=table, applied=None, error=error)
-        except OSError as error:
-            away = ObjectStoreAway(f"a file cannot be read: {error}", remedy="the same call is safe to repeat")
-            log.warning("table not applied", table=str(table), found=str(away))
-            return TableResult(table=table, applied=None, error=away)
-        except Exception as error:  # every error of a table is caught, so that other tables continue
-            log.exception("table not applied", table=str(table))
-            return TableResult(table=table, applied=None, error=LakeError.unforeseen(error))
-        return TableResult(table=table, applied=applied, error=None)
+        found = result_or_error(
+            lambda: self._applied(table, until, by_hand=by_hand), table, otherwise="table not applied"
+        )
+        if isinstance(found, CdcError):
+            return TableResult(table=table, applied=None, error=found)
+        return TableResult(table=table, applied=found, error=None)
+
+    def _applied(self, table: TableName, until: datetime | None, *, by_hand: bool) -> Applied:
+        if not by_hand:
+            self._check_pause(table)
+        if self.empty_lakes is not None and not self.empty_lakes.begin(table):
+            return Applied(outcomes=(), ended=_UNKNOWN)
+        return self.worker.slice_to_lake(table, until=until)
 
     def run(self, table: TableName, *, by_hand: bool = False) -> dict[str, Any]:
         """Applies the waiting slices of one table; returns its report.

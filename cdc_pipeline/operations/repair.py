@@ -23,6 +23,7 @@ from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.operations.held_cuts import HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.operations.source_copies import SourceCopies
+from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.copied_rows import HeldPosition
@@ -101,13 +102,12 @@ class Repair:
         return tuple(self._repaired(table) for table in tables)
 
     def _repaired(self, table: TableName) -> Repaired:
-        try:
-            return self.run(table)
-        except CdcError as error:
-            log.warning("table not repaired", table=str(table), found=str(error))
-            return Repaired(
-                table=table, position=None, rows_written=0, rows_removed=0, slice_number=None, problem=str(error)
-            )
+        found = result_or_error(lambda: self.run(table), table, otherwise="table not repaired")
+        if not isinstance(found, CdcError):
+            return found
+        return Repaired(
+            table=table, position=None, rows_written=0, rows_removed=0, slice_number=None, problem=str(found)
+        )
 
     def _version_at(self, table: TableName, boundary: Boundary, lease: Lease, keeper: LeaseKeeper) -> int:
         """Applies slices up to the boundary and returns the lake version there, which is the latest one."""

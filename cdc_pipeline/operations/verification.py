@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Event
 
-import structlog
-
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import lake_key
@@ -20,13 +18,14 @@ from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.source_copies import SourceCopies
+from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import step
 
-log = structlog.get_logger()
+_NOT_COMPARED = "table not compared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,25 +103,23 @@ class Verification:
             return tuple(self._against(table, held, database) for table in tables)
 
     def _against(self, table: TableName, held: HeldPosition, database: Source) -> Verified:
-        try:
-            fence = self.work.lake.read_fence(self.work.lake_table(table))
-            if fence is None:
-                return _not_compared(table, held, "the lake has no commit of it: run cdc apply")
-            return self._compared(table, held, fence.lake_version, database, as_of=None)
-        except CdcError as error:
-            log.warning("table not compared", table=str(table), found=str(error))
-            return _not_compared(table, held, str(error))
+        found = result_or_error(lambda: self._compared_now(table, held, database), table, otherwise=_NOT_COMPARED)
+        return _not_compared(table, held, str(found)) if isinstance(found, CdcError) else found
+
+    def _compared_now(self, table: TableName, held: HeldPosition, database: Source) -> Verified:
+        fence = self.work.lake.read_fence(self.work.lake_table(table))
+        if fence is None:
+            return _not_compared(table, held, "the lake has no commit of it: run cdc apply")
+        return self._compared(table, held, fence.lake_version, database, as_of=None)
 
     def _verdict(self, table: TableName, held: HeldPosition, boundary: Boundary) -> Verified | None:
         """Returns the table's result; None while another worker applies the missing slices."""
-        try:
-            version = self._lake_version_at(table, boundary)
-            if version is None:
-                return None
-            return self._compared(table, held, version, self.source, as_of=held.version)
-        except CdcError as error:
-            log.warning("table not compared", table=str(table), found=str(error))
-            return _not_compared(table, held, str(error))
+        found = result_or_error(lambda: self._compared_at(table, held, boundary), table, otherwise=_NOT_COMPARED)
+        return _not_compared(table, held, str(found)) if isinstance(found, CdcError) else found
+
+    def _compared_at(self, table: TableName, held: HeldPosition, boundary: Boundary) -> Verified | None:
+        version = self._lake_version_at(table, boundary)
+        return None if version is None else self._compared(table, held, version, self.source, as_of=held.version)
 
     def _lake_version_at(self, table: TableName, boundary: Boundary) -> int | None:
         """Applies slices if needed and returns the lake version at the boundary; None while another worker applies.

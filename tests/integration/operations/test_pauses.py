@@ -115,6 +115,42 @@ def test_an_error_that_nobody_foresaw_is_a_failure_of_its_table(world: World) ->
         assert "things pauses, its next try comes at" in pipeline.slice_runs().run(things)["ended"]
 
 
+class Once:
+    """The first call at this step ends with `error`, and all later ones succeed."""
+
+    def __init__(self, error: Exception, *, at: str) -> None:
+        self.refuses, self.is_left = refusal(error, at=at), True
+
+    def __call__(self, name: str, moment: Moment) -> None:
+        if self.is_left:
+            try:
+                self.refuses(name, moment)
+            except Exception:
+                self.is_left = False
+                raise
+
+
+ANY_ERRORS = [(OSError(5, "Input/output error"), "Input/output error"), (RuntimeError("unforeseen"), "unforeseen")]
+
+
+@pytest.mark.parametrize(("error", "found"), ANY_ERRORS)
+def test_whatever_a_table_ends_with_the_others_are_compared(world: World, error: Exception, found: str) -> None:
+    with world.process(Once(error, at="slice_file.get")) as pipeline:
+        failed, *others = pipeline.verification().verify(world.tables)
+    assert found in failed.problem
+    assert [verdict.is_equal for verdict in others] == [True] * 2
+
+
+@pytest.mark.parametrize(("error", "found"), ANY_ERRORS)
+def test_whatever_a_table_ends_with_the_others_are_repaired(world: World, error: Exception, found: str) -> None:
+    first, *others = [table for table in world.tables if table.table != "notes"]
+    with world.process(Once(error, at="slice_file.get")) as pipeline:
+        failed, *repaired = pipeline.repair().run_each([first, *others])
+    assert found in (failed.problem or "")
+    assert repaired
+    assert [table.problem for table in repaired] == [None] * len(others)
+
+
 def test_a_backfill_tries_tables_that_pause(world: World) -> None:
     with world.process(refusal(LakeAway("nothing answers"))) as pipeline:
         pipeline.slice_runs().apply(world.tables)
