@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from heapq import nlargest
 from itertools import pairwise
 from typing import Any
@@ -27,7 +28,8 @@ class View:
     store. `fenced`: by number, the slices that the fence names. `behind_fence`: registered slices from fence + 1 on, in
     order, as many as one claim may take; slices of one boundary are never separated. `open_claim`: the claim of a
     worker that died. `active_snapshot`: the snapshot that is being taken; slices after its cutoff wait for it and are
-    not in `behind_fence`. `is_keyless`: the table has no key.
+    not in `behind_fence`. `left_from`: the time from which on slices are left out because the caller asked for earlier
+    ones; None if there are none of these. `is_keyless`: the table has no key.
     """
 
     fence: Fence | None
@@ -36,6 +38,7 @@ class View:
     behind_fence: Sequence[RegisteredSlice]
     open_claim: Claim | None
     active_snapshot: str | None = None
+    left_from: datetime | None = None
     is_keyless: bool = False
 
 
@@ -98,10 +101,16 @@ def next_move(view: View) -> Move:
     if claim is not None:
         return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
     if not view.behind_fence:
-        if view.active_snapshot is not None:
-            return Wait(reason=f"slices after the cutoff of snapshot {view.active_snapshot} wait for it")
-        return Wait(reason="every event that is registered is applied")
+        return Wait(reason=_why_nothing_is_behind(view))
     return Apply(slices=tuple(view.behind_fence), resumed=None)
+
+
+def _why_nothing_is_behind(view: View) -> str:
+    if view.left_from is not None:
+        return f"slices from {view.left_from.isoformat()} on are left, as asked for"
+    if view.active_snapshot is not None:
+        return f"slices after the cutoff of snapshot {view.active_snapshot} wait for it"
+    return "every event that is registered is applied"
 
 
 def _catching_up(fence: Fence, view: View) -> SetBack | MarkApplied | Reopen | None:

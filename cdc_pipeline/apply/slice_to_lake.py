@@ -173,7 +173,9 @@ class SliceWorker:
         end = before
         if active is not None:
             end = min(end, self.work.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
-        within = tuple(row for row in behind if row.number < end and (until is None or row.label_start < until))
+        behind = tuple(row for row in behind if row.number < end)
+        within = tuple(row for row in behind if until is None or row.label_start < until)
+        left_from = until if len(within) < len(behind) else None
         within = of_one_shape(within, lambda row: self.work.store.tables.schema(row.table_id, row.schema_id))
         open_claim = self.work.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
@@ -186,6 +188,7 @@ class SliceWorker:
             open_claim=open_claim,
             is_keyless=lake_table.schema.is_keyless,
             active_snapshot=None if active is None else active.snapshot_id,
+            left_from=left_from,
         )
 
     def _compared(self, lease: Lease, compare: Callable[[], Compared]) -> Compared:

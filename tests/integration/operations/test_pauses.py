@@ -1,6 +1,7 @@
 """A table that fails pauses, parks and comes back by itself, and no other table notices."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,19 @@ def test_a_backfill_tries_tables_that_pause(world: World) -> None:
         pipeline.slice_runs().apply(world.tables)
     with world.process() as pipeline:
         assert {report["ended"] for report in pipeline.slice_runs().backfill(world.tables)} == {EVERYTHING}
+
+
+def test_a_backfill_up_to_a_time_says_that_it_left_later_slices(world: World) -> None:
+    early = datetime(2000, 1, 1, tzinfo=UTC)
+    with world.process() as pipeline:
+        left = pipeline.slice_runs().backfill(world.tables, until=early)
+        assert {report["ended"] for report in left} == {
+            "slices from 2000-01-01T00:00:00+00:00 on are left, as asked for"
+        }
+        late = pipeline.slice_runs().backfill(world.tables, until=datetime(2999, 1, 1, tzinfo=UTC))
+        assert {report["ended"] for report in late} == {EVERYTHING}
+        done = pipeline.slice_runs().backfill(world.tables, until=early)
+        assert {report["ended"] for report in done} == {EVERYTHING}
 
 
 def test_every_damaged_file_of_a_claim_is_known_by_name_until_the_right_object_is_back(world: World) -> None:

@@ -109,6 +109,11 @@ def test_with_nothing_behind_the_lake_the_worker_waits(state: View) -> None:
     assert next_move(state) == Wait(reason="every event that is registered is applied")
 
 
+def test_slices_that_the_caller_did_not_ask_for_are_the_reason_to_wait() -> None:
+    left = replace(view(fence(at=2)), left_from=MORNING)
+    assert next_move(left) == Wait(reason="slices from 2024-01-01T00:00:00+00:00 on are left, as asked for")
+
+
 @pytest.mark.parametrize("at", [fence(at=2), fence(1, 2), fence(2, snapshot_id="first")])
 def test_what_waits_behind_the_lake_is_applied_in_one_claim(at: Fence) -> None:
     fenced = applied(*(found.number for found in at.slices))
