@@ -26,6 +26,7 @@ CONFIRMED = "_cdc_confirmed"
 PARTIAL = "_cdc_partial"
 """Column of a history table: version -> columns, of the period's events that had no value for these columns."""
 OWN_PREFIX = "_cdc_"
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 PARTITION_NAME, PARTITION_ENDED = "partition", "ended"
 """Keys in the `last_position` of a stream partition, beside the names of tables: its name in the source, and that
 it was read to its end, so that no consumer takes it any more."""
@@ -60,6 +61,14 @@ def encode_position(position: int) -> str:
 def decode_position(text: str) -> int:
     """Inverts `encode_position`. Raises ValueError for other text."""
     return int(text, 16)
+
+
+def parse_lsn(text: str) -> int:
+    """Reads a position that PostgreSQL or a person wrote, such as `0/8D3FAF8`. Raises ValueError for other text."""
+    found = _LSN.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no LSN")
+    return (int(found[1], 16) << 32) + int(found[2], 16)
 
 
 def encode_version(commit_position: int, ordinal: int) -> str:

@@ -1,7 +1,7 @@
 """Sets a table of the lake back to an earlier position; its later slices are applied again."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from string import hexdigits
 
 import structlog
@@ -10,7 +10,7 @@ from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, SliceDamaged, SnapshotError, UsageError
 from cdc_pipeline.metadata_store.operations.rewinds import RewindTarget
-from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.record import TableName, encode_position, parse_lsn
 from cdc_pipeline.steps import step
 
 log = structlog.get_logger()
@@ -83,18 +83,18 @@ class Rewind:
 
 def parse_target(text: str) -> tuple[str | None, datetime | None]:
     """Reads a position (`0/8D3FAF8`, or 16 hexadecimal digits), or a time in ISO 8601 with its zone."""
-    high, slash, low = text.partition("/")
     try:
-        if slash:
-            return encode_position((int(high, 16) << 32) + int(low, 16)), None
+        if "/" in text:
+            return encode_position(parse_lsn(text)), None
         if len(text) == _POSITION_DIGITS and set(text) <= set(hexdigits):
             return encode_position(int(text, 16)), None
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        in_utc = moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise _no_target(text) from error
     if moment.tzinfo is None:
         raise _no_target(text)
-    return None, moment
+    return None, in_utc
 
 
 def _no_target(text: str) -> UsageError:

@@ -100,7 +100,14 @@ def test_a_table_can_be_set_back_to_its_snapshot_and_not_behind_it(world: World)
     check(world)
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-01-31T12:00:00", "0/xyz", ""])
+NO_TARGETS = [
+    *("", "yesterday", "2026-01-31T12:00:00", "0001-01-01T00:00:00+23:59", "٢026-01-31T12:00:00Z"),
+    *("0/xyz", "0/-5", "FFFFFFFFFF/0", "0/FFFFFFFFFF", "0/1_0", "0/0x10", " 0/10", "0/10\n", "0/٢", "0/", "/", "1/2/3"),
+    *("00000000000000_1", "0x00000000000010", "000000000000001٢"),
+]
+
+
+@pytest.mark.parametrize("text", NO_TARGETS)
 def test_a_place_that_is_none_is_refused_by_what_was_given(text: str) -> None:
     with pytest.raises(UsageError, match="is no position or time to go back to"):
         parse_target(text)

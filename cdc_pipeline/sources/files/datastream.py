@@ -2,7 +2,7 @@
 
 import re
 
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import TableName, parse_lsn
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
 from cdc_pipeline.sources.files.record_blocks import read_record
@@ -17,7 +17,6 @@ _OPERATIONS = {
     "DELETE": "d",
     "UPDATE-DELETE": "d",
 }
-_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _LSN_OF_SQL_SERVER = re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}")
 
 
@@ -71,10 +70,10 @@ def _place(metadata: Fields) -> list[object]:
     if isinstance(lsn, str) and _LSN_OF_SQL_SERVER.fullmatch(lsn):
         return [0, int(lsn.replace(":", ""), 16), 0]
     if isinstance(lsn, str) and lsn:
-        found = _LSN.fullmatch(lsn)
-        if found is None:
-            raise Undecodable(f"has an lsn that is none: {printable(lsn)!r}")
-        return [0, int(found[1], 16) << 32 | int(found[2], 16), 0]
+        try:
+            return [0, parse_lsn(lsn), 0]
+        except ValueError as error:
+            raise Undecodable(f"has an lsn that is none: {printable(lsn)!r}") from error
     if metadata.get("log_position") is not None:
         return [metadata.get("log_file") or 0, metadata["log_position"], 0]
     if metadata.get("scn") is not None:

@@ -13,6 +13,7 @@ import structlog
 from psycopg2 import sql
 
 from cdc_pipeline.errors import SnapshotError, SourceAway
+from cdc_pipeline.record import parse_lsn
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.session import answering, connect_for_replication, session
@@ -33,14 +34,8 @@ FROM pg_prepared_xacts AS p JOIN waited_for AS w ON w.transactionid = p.transact
 
 
 def lsn_text(position: int) -> str:
-    """Returns a position as PostgreSQL writes it."""
+    """Returns a position as PostgreSQL writes it: the inverse of `parse_lsn`."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
-def position_of(lsn: str) -> int:
-    """Reads a position that PostgreSQL wrote: the inverse of `lsn_text`."""
-    high, low = lsn.split("/")
-    return (int(high, 16) << 32) + int(low, 16)
 
 
 @contextmanager
@@ -65,7 +60,7 @@ def hold_position(
         if row is None:
             raise SnapshotError("the source gave no snapshot", remedy="run the same command again")
         lsn = str(row[1])
-        yield HeldPosition(position=position_of(lsn), shown=lsn, time=_source_time(source_url), exported=str(row[2]))
+        yield HeldPosition(position=parse_lsn(lsn), shown=lsn, time=_source_time(source_url), exported=str(row[2]))
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from contextlib import closing
 import structlog
 
 from cdc_pipeline.errors import SourceChanged, SourceGap
-from cdc_pipeline.record import decode_position, encode_position
+from cdc_pipeline.record import decode_position, encode_position, parse_lsn
 from cdc_pipeline.sources.known import StreamIdentity
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot
-from cdc_pipeline.sources.postgres.position import lsn_text, position_of
+from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.sources.postgres.session import answering, connect_for_replication
 
 log = structlog.get_logger()
@@ -65,9 +65,7 @@ def switch_points(history: str) -> dict[int, int]:
     """Parses a timeline history file. Returns, by timeline, the position after its last record."""
     lines = (line.split("\t") for line in history.splitlines())
     return {
-        int(line[0]): position_of(line[1])
-        for line in lines
-        if len(line) >= _HISTORY_FIELDS and line[0].strip().isdigit()
+        int(line[0]): parse_lsn(line[1]) for line in lines if len(line) >= _HISTORY_FIELDS and line[0].strip().isdigit()
     }
 
 

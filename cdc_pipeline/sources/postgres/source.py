@@ -1,22 +1,21 @@
 """A PostgreSQL server as a source. Its slot is the stream; exported snapshots copy its tables."""
 
-import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from cdc_pipeline.errors import SourceError, UsageError
-from cdc_pipeline.record import TableName, decode_position, encode_position
+from cdc_pipeline.record import TableName, decode_position, encode_position, parse_lsn
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.database import DatabaseSource
 from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, NewBeginning
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot, table_names
 from cdc_pipeline.sources.postgres.leaving import leave_server
-from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, position_of, snapshot_connection
+from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, snapshot_connection
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
 from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
 from cdc_pipeline.sources.postgres.slot_guards import is_successor, refuse_gap
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from cdc_pipeline.sources.postgres.table_copy import PostgresCopy
 
 log = structlog.get_logger()
-
-_LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +113,9 @@ class PostgresDatabase(DatabaseSource):
 
     def position_of(self, text: str) -> WrittenPosition:
         """Reads an LSN. Rows as of it contain the transactions that committed before it."""
-        position = position_of(text) if _LSN.fullmatch(text) else None
-        end = self._end_of_log()
+        end, position = self._end_of_log(), None
+        with suppress(ValueError):
+            position = parse_lsn(text)
         if position is None or position > end:
             raise UsageError(
                 f"--as-of {text!r} is no position of the source",
