@@ -165,8 +165,14 @@ def remove(
     Drops it from the publication and the metadata store; --pipeline drops publication, slot and all metadata.
     Statements that the pipeline's role may not run are printed for an administrator.
     """
-    if (table is None) is not pipeline_too or (source_is_gone and not pipeline_too):
+    if (table is None) is not pipeline_too:
         raise UsageError("neither a TABLE nor --pipeline, or both", expected="one of them")
+    if source_is_gone and not pipeline_too:
+        raise UsageError(
+            f"--source-is-gone with the table {table}",
+            expected="--pipeline instead of a table: to remove one table changes the source",
+            remedy="leave out --source-is-gone, or remove the whole pipeline",
+        )
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="remove") as pipeline:
         if table is None:

@@ -182,6 +182,7 @@ def test_what_is_to_be_removed_is_said_and_no_longer_listed(cdc: CommandLine) ->
     table = f"{cdc.name}.public.orders"
     for words in ((), ("--pipeline", table), ("orders",), (table, "--source-is-gone")):
         assert cdc.run("remove", *words).exit_code == USAGE
+    assert "--source-is-gone with the table" in cdc.run("remove", table, "--source-is-gone").error
     refused = cdc.run("remove", table).error
     assert (f"pipeline.yml lists {table}" in refused, "stop the consumer, then remove it" in refused) == (True, True)
     assert cdc.state() == before
