@@ -1,6 +1,7 @@
 """The commands that change nothing: `status`, `verify`, `view`, `sql` and `schema`."""
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,10 +57,11 @@ def status(
         return
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         retained_log = describe_retained_log(pipeline)
-        rows = pipeline.store.inspection.run("lag")
+        answer = pipeline.store.inspection.ask("lag")
+        rows = answer.rows
         known = {row["source_table"] for row in rows}
         listed = [str(name) for name in pipeline.table_names()]
-    rows += [_unregistered(name, rows) for name in listed if name not in known]
+    rows += [_unregistered(name, answer.columns) for name in listed if name not in known]
     context.show(rows if as_json else [_short(row) for row in rows])
     if retained_log is not None:
         context.say(retained_log)
@@ -221,10 +223,10 @@ def describe_retained_log(pipeline: "Pipeline") -> str | None:
     return f"ALARM: {seen.warning}" if seen.warning else seen.summary
 
 
-def _unregistered(name: str, others: list[dict[str, Any]]) -> dict[str, Any]:
-    """The row of a table that pipeline.yml lists but that is not registered, with the columns of the other rows."""
+def _unregistered(name: str, columns: Sequence[str]) -> dict[str, Any]:
+    """The row of a table that pipeline.yml lists but that is not registered, with the columns of the query."""
     filled = {"source_table": name, "reason": "it is not registered: run cdc setup-source, which names the reason"}
-    return dict.fromkeys(others[0] if others else ()) | filled
+    return dict.fromkeys(columns) | filled
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

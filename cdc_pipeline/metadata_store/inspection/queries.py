@@ -46,6 +46,7 @@ class Answer:
     """Rows and columns in the query's order. `is_cut`: the limit left rows out."""
 
     rows: list[dict[str, Any]]
+    columns: tuple[str, ...]
     is_cut: bool
 
 
@@ -85,8 +86,9 @@ class Inspection:
         values = known | given | {"stream": self.stream, "limit": None if limit is None else limit + 1}
         with self.database.transaction("inspection.run") as connection:
             connection.exec_driver_sql(_READ_ONLY)
-            rows = [dict(row) for row in connection.execute(query, values).mappings()]
-        return Answer(rows=rows[:limit], is_cut=limit is not None and len(rows) > limit)
+            found = connection.execute(query, values).mappings()
+            columns, rows = tuple(found.keys()), [dict(row) for row in found]
+        return Answer(rows=rows[:limit], columns=columns, is_cut=limit is not None and len(rows) > limit)
 
 
 @contextmanager

@@ -30,6 +30,13 @@ def test_status_shows_also_the_tables_that_nobody_has_registered(cdc: CommandLin
     assert (shown.exit_code, "it is not registered" in shown.output) == (0, True)
 
 
+def test_status_has_the_same_columns_before_any_table_is_registered(cdc: CommandLine) -> None:
+    (before,) = cdc.run("status", "--json").rows
+    assert cdc.run("setup-source").exit_code == 0
+    (after,) = cdc.run("status", "--json").rows
+    assert list(before) == list(after)
+
+
 def test_view_prints_the_statements_that_there_are_and_names_the_tables_that_have_none(
     cdc: CommandLine, added: str
 ) -> None:
