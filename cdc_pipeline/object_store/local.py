@@ -198,4 +198,4 @@ def _keys(folder: Path, below: str, after: str) -> Iterator[str]:
 
 def _info(key: str, found: os.stat_result) -> ObjectInfo:
     written = f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
-    return ObjectInfo(key=key, size_bytes=found.st_size, written=written)
+    return ObjectInfo(key=key, size_bytes=found.st_size, written=written, written_at=found.st_mtime_ns // 1_000)

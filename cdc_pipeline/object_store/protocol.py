@@ -13,11 +13,15 @@ from cdc_pipeline.errors import ObjectExists
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """`written`: a text that changes whenever the object is written again, for objects of other writers."""
+    """`written`: a text that changes whenever the object is written again, for objects of other writers.
+
+    `written_at`: when that was last, in microseconds since 1970, by the store's clock.
+    """
 
     key: str
     size_bytes: int
     written: str = field(default="", compare=False)
+    written_at: int = field(default=0, compare=False)
 
 
 class ObjectStore(Protocol):

@@ -93,7 +93,7 @@ class S3ObjectStore:
             answer = self._client.get_object(Bucket=self._location.bucket, Key=self._key(key))
             with closing(answer["Body"]) as body:
                 sink.writelines(body.iter_chunks(BLOCK_BYTES))
-            return int(answer["LastModified"].timestamp()) * 1_000_000
+            return _microseconds(answer["LastModified"])
 
         return self._calls(f"copying {key}", copy)
 
@@ -101,7 +101,12 @@ class S3ObjectStore:
         answer = self._calls(
             f"looking for {key}", lambda: self._client.head_object(Bucket=self._location.bucket, Key=self._key(key))
         )
-        return ObjectInfo(key=key, size_bytes=answer["ContentLength"], written=answer["ETag"])
+        return ObjectInfo(
+            key=key,
+            size_bytes=answer["ContentLength"],
+            written=answer["ETag"],
+            written_at=_microseconds(answer["LastModified"]),
+        )
 
     def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """Leaves out the empty objects with which Hadoop marks folders. The pipeline's keys never end with a slash."""
@@ -112,7 +117,12 @@ class S3ObjectStore:
             contents = page.get("Contents", [])
             for found in contents:
                 if not found["Key"].endswith("/"):
-                    yield ObjectInfo(key=found["Key"][root:], size_bytes=found["Size"], written=found["ETag"])
+                    yield ObjectInfo(
+                        key=found["Key"][root:],
+                        size_bytes=found["Size"],
+                        written=found["ETag"],
+                        written_at=_microseconds(found["LastModified"]),
+                    )
             if not page["IsTruncated"]:
                 return
             page = self._page(below, ContinuationToken=page["NextContinuationToken"])
@@ -252,3 +262,8 @@ class S3ObjectStore:
             ),
         )
         return page
+
+
+def _microseconds(moment: datetime) -> int:
+    """Returns microseconds since 1970, in whole seconds: that is what every call of every server returns."""
+    return int(moment.timestamp()) * 1_000_000

@@ -25,11 +25,13 @@ def keys(objects: ObjectStore, prefix: str) -> list[str]:
 def test_what_was_put_is_got(objects: ObjectStore) -> None:
     objects.put_if_absent(KEY, b"content")
     assert objects.get(KEY) == b"content"
-    assert objects.head(KEY) == ObjectInfo(key=KEY, size_bytes=7)
+    found = objects.head(KEY)
+    assert found == ObjectInfo(key=KEY, size_bytes=7)
     with BytesIO() as sink:
         written = objects.copy_to(KEY, sink)
         assert sink.getvalue() == b"content"
     assert abs(written / 1_000_000 - time.time()) < 60
+    assert [each.written_at for each in (found, *objects.list_prefix("cdc-event"))] == [written] * 2
 
 
 def test_listing_begins_after_a_key(objects: ObjectStore) -> None:

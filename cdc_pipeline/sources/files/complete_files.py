@@ -13,6 +13,7 @@ from cdc_pipeline.sources.files.file_names import is_marked
 log = structlog.get_logger()
 
 _LONGEST_WAIT = timedelta(minutes=5)
+_CLOCKS_DIFFER = timedelta(minutes=1)
 
 
 class CompleteFiles:
@@ -53,6 +54,8 @@ class CompleteFiles:
 
     def _is_settled(self, found: ObjectInfo) -> bool:
         now = time.monotonic()
+        if found.key not in self._changes and self._is_old(found):
+            return True
         before, since = self._changes.get(found.key, ("", now))
         if before != found.written:
             self._changes[found.key] = (found.written, now)
@@ -61,3 +64,10 @@ class CompleteFiles:
             return False
         del self._changes[found.key]
         return True
+
+    def _is_old(self, found: ObjectInfo) -> bool:
+        """Returns whether the file's own time shows that it has settled, so that a new reader need not watch it."""
+        # The writer's or the store's clock is trusted to be at most a minute behind this machine's. A clock that is
+        # further behind would make a file that grows look settled; one that is ahead makes its files be watched.
+        age = time.time_ns() // 1_000 - found.written_at
+        return age >= (self._settings.settled_after + _CLOCKS_DIFFER) // timedelta(microseconds=1)

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.files.complete_files import CompleteFiles
 from tests.support.change_files import ORDERS, ChangeFolder, csv_text
+from tests.support.eventually import eventually
 
 DMS = {"format": "dms"}
 OTHER = {**ORDERS, "name": "shop.public.other"}
@@ -119,3 +121,34 @@ def test_a_file_whose_marker_never_comes_is_logged_once(tmp_path: Path) -> None:
     assert [(log["event"], log["expected"]) for log in logs] == [("a file waits for its marker", f"{FIRST}.done")]
     folder.write(f"{FIRST}.done", "")
     assert complete.has(found)
+
+
+def test_a_reader_that_begins_takes_a_file_that_settled_before_and_watches_any_other(tmp_path: Path) -> None:
+    """A minute is left for clocks that differ. The file that is watched waits for its own time alone."""
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "complete": "settled", "settled_after": "1s"})
+    names = {age: f"public/orders/{number}.csv" for number, age in enumerate((3_600, 62, 30, -3_600), 1)}
+    for age, name in names.items():
+        path = folder.write(name, csv_text(ROWS[:1]))
+        os.utime(path, (time.time() - age,) * 2)
+    objects, settings = LocalObjectStore(tmp_path / "files"), folder.settings.source
+    assert isinstance(settings, ChangeFilesSource)
+    complete = CompleteFiles(objects, settings)
+    assert {age: complete.has(objects.head(name)) for age, name in names.items()} == {
+        3_600: True,
+        62: True,
+        30: False,
+        -3_600: False,
+    }
+    assert ids(folder) == [1, 1]
+    assert eventually(lambda: complete.has(objects.head(names[-3_600])))
+
+
+def test_a_file_that_changed_while_it_was_watched_is_watched_again(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "complete": "settled"})
+    path = folder.write(FIRST, csv_text(ROWS))
+    objects, settings = LocalObjectStore(tmp_path / "files"), folder.settings.source
+    assert isinstance(settings, ChangeFilesSource)
+    complete = CompleteFiles(objects, settings)
+    assert not complete.has(objects.head(FIRST))
+    os.utime(path, (0, 0))
+    assert not complete.has(objects.head(FIRST))
