@@ -1,7 +1,7 @@
 """Reads the records of change files below a folder or a bucket's prefix, file by file, from an offset."""
 
 import time
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,10 +48,14 @@ class _Folder:
             log.error("the folder is not read on", folder=self.path, found=why.found, remedy=why.remedy)
         self.stopped = why
 
-    def forget_old(self) -> None:
-        if len(self.known) > LOOK_BACK_FILES:
-            self.after = self.known[-LOOK_BACK_FILES - 1]
-            del self.known[:-LOOK_BACK_FILES]
+    def forget_old(self, left: str | None) -> None:
+        """Forgets all but the last names. `left`: the first name that was listed and not taken; it is listed again."""
+        old = len(self.known) - LOOK_BACK_FILES
+        if left is not None:
+            old = min(old, bisect_left(self.known, left))
+        if old > 0:
+            self.after = self.known[old - 1]
+            del self.known[:old]
 
 
 class ListedFiles:
@@ -247,18 +251,22 @@ class ListedFiles:
         Raises SourceError for a file that comes too late in the order of names, and for one that nobody can read.
         """
         known, newest = set(folder.known), folder.known[-1] if folder.known else ""
+        left: str | None = None
         for found in self._objects.list_prefix(folder.path, folder.after):
             if found.key in known or is_no_data(found.key, self._settings, folder.path):
                 continue
+            if len(folder.waiting) >= _MOST_WAITING:
+                left = left or found.key
+                break
             self._check_name(found.key, newest)
             if self._complete.has(found):
                 folder.waiting.append(found.key)
                 insort(folder.known, found.key)
-            elif self._settings.ordered:
+                continue
+            left = left or found.key
+            if self._settings.ordered:
                 break
-            if len(folder.waiting) >= _MOST_WAITING:
-                break
-        folder.forget_old()
+        folder.forget_old(left)
 
     def _check_name(self, key: str, newest: str) -> None:
         strange = unreadable_name(key)

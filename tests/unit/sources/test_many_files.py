@@ -1,8 +1,9 @@
 """Readers of files that have read many of them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from cdc_pipeline.steps import no_step
 FILES, TIMES = 200_000, 300
 MOST_SECONDS = 1.0
 """Of the processor: other tests run beside this one."""
+LAYOUTS = {"t": FileLayout(csv=CsvSettings())}
+BEGUN = {number: f"t/m{number:04}.jsonl" for number in range(1, 601)}
 
 
 @pytest.mark.parametrize("kind", [PartitionFiles, ListedFiles])
@@ -49,24 +52,48 @@ def test_what_it_costs_to_open_many_files_grows_with_their_number_alone(tmp_path
         assert time.process_time() - before < 3 * MOST_SECONDS
 
 
+def test_files_that_come_late_are_all_read_however_many_they_are(tmp_path: Path) -> None:
+    late = write(tmp_path, [f"t/a{number:04}.jsonl" for number in range(2_100)])
+    with closing(after_files(ListedFiles, tmp_path, BEGUN, LAYOUTS, order_by=["id"])) as files:
+        assert [line.file for line in files.next_lines(1 << 20)] == late
+
+
+def test_a_late_file_that_is_not_complete_at_the_first_look_is_read_once_it_is(tmp_path: Path) -> None:
+    late, new = write(tmp_path, ["t/a.jsonl", "t/z.jsonl"])
+    write(tmp_path, [f"{new}.done"])
+    with closing(after_files(ListedFiles, tmp_path, BEGUN, LAYOUTS, order_by=["id"], complete="marked")) as files:
+        assert [line.file for line in files.next_lines(1 << 20)] == [new]
+        assert files.next_lines(1 << 20, fresh=True) == []
+        write(tmp_path, [f"{late}.done"])
+        assert [line.file for line in files.next_lines(1 << 20, fresh=True)] == [late]
+
+
+def write(folder: Path, names: Sequence[str]) -> Sequence[str]:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('{"id": 1}\n')
+    return names
+
+
 def after_files(
     kind: type[PartitionFiles | ListedFiles],
     folder: Path,
     names: Mapping[int, str],
     layouts: Mapping[str, FileLayout] | None = None,
+    **more: object,
 ) -> PartitionFiles | ListedFiles:
     """A reader that has read the last of these files to its end. Files before it are no longer there."""
-    offset, path = len(names) << LINE_BITS, str(folder)
+    offset, path, numbers = len(names) << LINE_BITS, str(folder), count(len(names) + 1)
     if kind is PartitionFiles:
         (folder / names[len(names)]).touch()
         return PartitionFiles(folder=folder, offset=offset, begun=names, begin=lambda _: 0, on_step=no_step)
     return ListedFiles(
         objects=LocalObjectStore(folder),
         layouts=layouts or {},
-        settings=ChangeFilesSource.model_validate({"kind": "change_files", "path": path, "format": "upserts"}),
+        settings=ChangeFilesSource.model_validate({"kind": "change_files", "path": path, "format": "upserts", **more}),
         offset=offset,
         begun=names,
-        begin=lambda _: 0,
+        begin=lambda _: next(numbers),
         on_step=no_step,
         digest=" whole",
     )
