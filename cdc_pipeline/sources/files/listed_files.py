@@ -1,5 +1,6 @@
 """Reads the records of change files below a folder or a bucket's prefix, file by file, from an offset."""
 
+import math
 import time
 from bisect import bisect_left, insort
 from collections import deque
@@ -33,6 +34,7 @@ class _Folder:
     """A folder of files and what is known of its names.
 
     `known`: the last names that were begun or wait, in their order. `after`: names up to here are not listed again.
+    `rests_since`: the time of the last look, if it found nothing to read.
     """
 
     path: str
@@ -41,6 +43,7 @@ class _Folder:
     after: str = ""
     waiting: deque[str] = field(default_factory=deque)
     stopped: SourceError | None = None
+    rests_since: float = -math.inf
 
     def stop(self, why: SourceError) -> None:
         """Remembers why the folder is not read on, and logs each reason once."""
@@ -92,7 +95,6 @@ class ListedFiles:
         self._file: RecordFile | None = None
         self._unbegun = list[str]()
         """Files without records that were read. They are begun with the next one that has some, and may go before."""
-        self._next_look = 0.0
         self.at_end = False
         for name in sorted(self._begun.values()):
             folder = self._folder_of(name)
@@ -206,21 +208,27 @@ class ListedFiles:
             self._number, self._line, self._digest = self._number + 1, 0, ""
             self._open_present()
             return True
-        if not fresh and time.monotonic() < self._next_look:
+        now, pause = time.monotonic(), self._settings.list_every.total_seconds()
+        file = self._next_file(now - pause) or (self._next_file(now) if fresh else None)
+        if file is None:
             return False
+        self._unbegun.append(file.key)
+        if not file.is_read:
+            self._begin_files()
+        self._file, self._is_whole = file, False
+        return True
+
+    def _next_file(self, since: float) -> RecordFile | None:
+        """Returns the next file, open, of the next folder that has one. Leaves out folders that rest since `since`."""
         for _ in range(len(self._folders)):
             folder = self._folders[0]
             self._folders.rotate(-1)
-            file = self._opened_next(folder)
+            file = None if folder.rests_since >= since else self._opened_next(folder)
             if file is not None:
                 folder.waiting.popleft()
-                self._unbegun.append(file.key)
-                if not file.is_read:
-                    self._begin_files()
-                self._file, self._is_whole = file, False
-                return True
-        self._next_look = time.monotonic() + self._settings.list_every.total_seconds()
-        return False
+                folder.rests_since = -math.inf
+                return file
+        return None
 
     def _begin_files(self) -> None:
         for name in self._unbegun:
@@ -229,7 +237,8 @@ class ListedFiles:
         self._unbegun.clear()
 
     def _opened_next(self, folder: _Folder) -> RecordFile | None:
-        """Returns the folder's next file, open; None if there is none, or if the folder is stopped."""
+        """Returns the folder's next file, open; None if there is none, or if the folder is stopped: then it rests."""
+        folder.rests_since = time.monotonic()
         try:
             if not folder.waiting:
                 self._look(folder)
@@ -248,40 +257,42 @@ class ListedFiles:
     def _look(self, folder: _Folder) -> None:
         """Lists the folder's new complete files. The first look lists the whole folder, later ones its last names.
 
-        Raises SourceError for a file that comes too late in the order of names, and for one that nobody can read.
+        Raises SourceError for a name that stops the folder, once the files before it were read.
         """
         known, newest = set(folder.known), folder.known[-1] if folder.known else ""
         left: str | None = None
         for found in self._objects.list_prefix(folder.path, folder.after):
             if found.key in known or is_no_data(found.key, self._settings, folder.path):
                 continue
-            if len(folder.waiting) >= _MOST_WAITING:
-                left = left or found.key
-                break
-            self._check_name(found.key, newest)
-            if self._complete.has(found):
+            unfit = self._unfit_name(found.key, newest)
+            if unfit is not None and not folder.waiting:
+                raise unfit
+            is_full = unfit is not None or len(folder.waiting) >= _MOST_WAITING
+            if not is_full and self._complete.has(found):
                 folder.waiting.append(found.key)
                 insort(folder.known, found.key)
                 continue
             left = left or found.key
-            if self._settings.ordered:
+            if is_full or self._settings.ordered:
                 break
         folder.forget_old(left)
 
-    def _check_name(self, key: str, newest: str) -> None:
+    def _unfit_name(self, key: str, newest: str) -> SourceError | None:
+        """Returns why a name says no format or comes too late in the order of names, None if it is fit."""
         strange = unreadable_name(key)
         if strange is not None:
-            raise SourceError(
+            return SourceError(
                 f"the file {strange} has a name that says no format",
                 expected=READABLE_NAME,
                 remedy="rename it, or move it out of the folder",
             )
         if self._settings.ordered and key < newest:
-            raise SourceError(
+            return SourceError(
                 f"the file {key} came after {newest} was begun",
                 expected="names that rise: files are read in the order of their names",
                 remedy="give it a later name, or set order_by: then files may come in any order",
             )
+        return None
 
     def _folder_of(self, name: str) -> _Folder | None:
         """Returns the folder of a file, None if pipeline.yml lists its table no more."""

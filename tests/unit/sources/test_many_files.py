@@ -1,13 +1,17 @@
 """Readers of files that have read many of them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.object_store import ObjectInfo
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.sources.files.listed_files import ListedFiles
@@ -68,6 +72,48 @@ def test_a_late_file_that_is_not_complete_at_the_first_look_is_read_once_it_is(t
         assert [line.file for line in files.next_lines(1 << 20, fresh=True)] == [late]
 
 
+class CountedStore(LocalObjectStore):
+    """Counts how often a folder was listed, and a file was copied."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.calls = Counter[str]()
+
+    def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        self.calls[prefix] += 1
+        return super().list_prefix(prefix, after)
+
+    def copy_to(self, key: str, sink: BinaryIO) -> int:
+        self.calls[key] += 1
+        return super().copy_to(key, sink)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_with_nothing_to_read_is_looked_at_again_before_the_end_alone(tmp_path: Path, *, fresh: bool) -> None:
+    """A stopped one, too. Without `fresh` it rests."""
+    busy = write(tmp_path, [f"t/{number:02}.jsonl" for number in range(50)])
+    damaged = "bad/1.jsonl.gz"
+    write(tmp_path, ["idle/1.jsonl", damaged])
+    objects = CountedStore(tmp_path)
+    layouts = dict.fromkeys(("t", "idle", "bad"), FileLayout(csv=CsvSettings()))
+    with closing(after_files(ListedFiles, tmp_path, {}, layouts, objects=objects)) as files:
+        lines = files.next_lines(1 << 20, fresh=fresh)
+        assert sorted(line.file for line in lines) == ["idle/1.jsonl", *busy]
+        assert objects.calls[damaged] == objects.calls["idle"] - 1 == 1 + fresh
+        assert objects.calls["t"] <= 3
+        late = write(tmp_path, ["idle/2.jsonl", "idle/3.jsonl"])
+        assert files.next_lines(1, fresh=False) == []
+        assert [line.file for line in (*files.next_lines(1, fresh=True), *files.next_lines(1))] == late
+
+
+def test_files_before_one_whose_name_says_no_format_are_read(tmp_path: Path) -> None:
+    before, _, _ = write(tmp_path, ["t/1.jsonl", "t/2.text", "t/3.jsonl"])
+    with closing(after_files(ListedFiles, tmp_path, {}, LAYOUTS)) as files:
+        assert [line.file for line in files.next_lines(1 << 20)] == [before]
+        with pytest.raises(SourceError, match="says no format"):
+            files.check()
+
+
 def write(folder: Path, names: Sequence[str]) -> Sequence[str]:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -80,6 +126,7 @@ def after_files(
     folder: Path,
     names: Mapping[int, str],
     layouts: Mapping[str, FileLayout] | None = None,
+    objects: LocalObjectStore | None = None,
     **more: object,
 ) -> PartitionFiles | ListedFiles:
     """A reader that has read the last of these files to its end. Files before it are no longer there."""
@@ -88,7 +135,7 @@ def after_files(
         (folder / names[len(names)]).touch()
         return PartitionFiles(folder=folder, offset=offset, begun=names, begin=lambda _: 0, on_step=no_step)
     return ListedFiles(
-        objects=LocalObjectStore(folder),
+        objects=objects or LocalObjectStore(folder),
         layouts=layouts or {},
         settings=ChangeFilesSource.model_validate({"kind": "change_files", "path": path, "format": "upserts", **more}),
         offset=offset,
