@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from cdc_pipeline.errors import CdcError
+from cdc_pipeline.errors import CdcError, SourceGap
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.record import OPERATION, VERSION, encode_position
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.sources.files.source import FileSource
 from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamIdentity, StreamStart
-from cdc_pipeline.sources.protocol import UnfitEvent
+from cdc_pipeline.sources.protocol import ChangeStream, EventBatch, UnfitEvent
 from cdc_pipeline.wiring.adapters import source_of
 
 Row = Mapping[str, Any]
@@ -57,6 +57,18 @@ class Read:
     unfit: list[UnfitEvent] = field(default_factory=list)
     places: dict[int, PartitionProgress] = field(default_factory=dict)
     error: CdcError | None = None
+
+    def add(self, batch: EventBatch, stream: ChangeStream) -> list[str]:
+        """Returns the texts of the marker messages in the batch."""
+        for events in batch.events:
+            self.unfit += events.unfit
+            for row in events.rows.to_pylist():
+                self.versions.append(row[VERSION])
+                shown = {name: value for name, value in row.items() if not name.startswith("_cdc")}
+                self.changes.append((row[OPERATION], shown))
+        for end in batch.transactions.end_position:
+            self.places[int(end)] = stream.progress_at(int(end))[0]
+        return [mark.text for mark in batch.markers]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,21 +117,13 @@ class ChangeFolder:
         read, marks = Read(), list[str]()
         with closing(survey.open(start)) as stream:
             stream.send_marker("end")
-            while not marks:
-                batch = stream.read(timedelta(0))
-                if batch is None:
-                    continue
-                marks += [mark.text for mark in batch.markers]
-                for events in batch.events:
-                    read.unfit += events.unfit
-                    for row in events.rows.to_pylist():
-                        read.versions.append(row[VERSION])
-                        shown = {name: value for name, value in row.items() if not name.startswith("_cdc")}
-                        read.changes.append((row[OPERATION], shown))
-                for end in batch.transactions.end_position:
-                    read.places[int(end)] = stream.progress_at(int(end))[0]
             try:
+                while not marks:
+                    batch = stream.read(timedelta(0))
+                    marks += [] if batch is None else read.add(batch, stream)
                 stream.confirm(0)
+            except SourceGap:
+                raise
             except CdcError as error:
                 read.error = error
         return read

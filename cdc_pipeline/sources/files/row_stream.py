@@ -17,6 +17,7 @@ from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
 from cdc_pipeline.sources.files.row_events import BlockEvents, RowBlocks
 from cdc_pipeline.sources.files.row_images import NO_TIME
+from cdc_pipeline.sources.files.stream import OpenMarker, ends_source
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch, Integers, Marker, Transactions
 from cdc_pipeline.time_slice import EPOCH
@@ -84,14 +85,14 @@ class RowStream:
         self._commit_time = (commit_time - EPOCH) // _MICROSECOND
         self._registered = progress
         self._read: deque[_ReadRows] = deque()
-        self._markers: list[tuple[str, bool]] = []
+        self._markers: list[OpenMarker] = []
         self._last_end = -1
         """End of the rows at the last marker. If it did not move since, a heartbeat looks for new files, too."""
         self._skipped: Counter[str] = Counter()
 
     def read(self, wait: timedelta) -> EventBatch | None:
         stands_still = self._files.offset == self._last_end
-        fresh = any(not is_heartbeat or stands_still for _, is_heartbeat in self._markers)
+        fresh = any(not marker.is_heartbeat or stands_still for marker in self._markers)
         placed = self._files.next_block(MOST_BYTES, fresh=fresh)
         if placed is not None:
             return self._batch(placed)
@@ -102,7 +103,7 @@ class RowStream:
         return None
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
-        self._markers.append((text, is_heartbeat))
+        self._markers.append(OpenMarker(text=text, waits_for=set(), is_heartbeat=is_heartbeat))
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         before = decode_position(self._registered.offset)
@@ -173,6 +174,7 @@ class RowStream:
         if self._skipped:
             log.info("rows without changes skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
+        is_end = ends_source(self._markers, self._files.check, registers=bool(self._read))
         positions = np.arange(self._next, self._next + len(self._markers))
         markers, self._markers = self._markers, []
         self._next += len(markers)
@@ -184,7 +186,7 @@ class RowStream:
                 commit_time=np.full(len(markers), self._commit_time),
             ),
             markers=tuple(
-                Marker(text=text, commit_position=place, is_end=not is_heartbeat)
-                for (text, is_heartbeat), place in zip(markers, positions.tolist(), strict=True)
+                Marker(text=marker.text, commit_position=place, is_end=is_end and not marker.is_heartbeat)
+                for marker, place in zip(markers, positions.tolist(), strict=True)
             ),
         )

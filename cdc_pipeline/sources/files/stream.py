@@ -139,12 +139,15 @@ class DebeziumStream:
         Raises SourceError if a folder of a stream partition cannot be read on: the others are registered by now.
         """
         del commit_position
-        for lines in self._partitions.values():
-            lines.files.check()
+        self._check()
 
     def close(self) -> None:
         for lines in self._partitions.values():
             lines.files.close()
+
+    def _check(self) -> None:
+        for lines in self._partitions.values():
+            lines.files.check()
 
     def _finished_markers(self) -> list[OpenMarker]:
         """Returns the marker messages that wait for no stream partition any more, and forgets them."""
@@ -229,16 +232,33 @@ class DebeziumStream:
         if self._skipped:
             log.info("lines without rows skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
+        is_end = not holds_lines and ends_source(finished, self._check, registers=bool(self._reached))
         places = [self._next + number for number in range(len(finished))]
         self._next += len(finished)
         return EventBatch(
             events=(),
             transactions=transactions_of([(place, place + 1, self._commit_time) for place in places]),
             markers=tuple(
-                Marker(text=each.text, commit_position=place, is_end=not each.is_heartbeat and not holds_lines)
+                Marker(text=each.text, commit_position=place, is_end=not each.is_heartbeat and is_end)
                 for each, place in zip(finished, places, strict=True)
             ),
         )
+
+
+def ends_source(markers: Sequence[OpenMarker], check: Callable[[], None], *, registers: bool) -> bool:
+    """Returns whether all that the source held was read; False if all are heartbeats, or `check` raises SourceError.
+
+    Raises that error if nothing that was read is still to be registered. Else `confirm` does, after the registration.
+    """
+    if all(marker.is_heartbeat for marker in markers):
+        return False
+    try:
+        check()
+    except SourceError:
+        if registers:
+            return False
+        raise
+    return True
 
 
 def transactions_of(found: Sequence[tuple[int, int, int]]) -> Transactions:
