@@ -46,8 +46,15 @@ class RowWording:
         old = change.row if change.op == "d" else change.old if change.op == "u" or shows_old else None
         op = "U" if shows_old and change.is_second_half else _CODES[change.op]
         row = self._row(op, change, change.row, old if shows_old else None, shows_old=shows_old)
+        rows = [row]
+        if op == "U" and not change.table.key and not any(value is not None for value in (old or {}).values()):
+            # An old row that is NULL in every column cannot be shown: it is a delete and an insert.
+            rows = [
+                self._row("D", change, old or {}, old, shows_old=True),
+                self._row("I", change, change.row, None, shows_old=True),
+            ]
         partition = list(self.names).index(change.table.name)
-        return [_line(change, row, partition, repeats=bool(change.table.key))]
+        return [_line(change, each, partition, repeats=bool(change.table.key)) for each in rows]
 
     def _row(self, op: str, change: Change, new: Row, old: Row | None, *, shows_old: bool) -> dict[str, Any]:
         order = {} if self.ordered else {ORDER: change.position}

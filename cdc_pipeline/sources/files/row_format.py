@@ -58,11 +58,11 @@ def row_event(
     old = {name: record[name] for name in old_names(record, source.before_prefix, columns)}
     own = own_columns(source) - set(columns)
     row = {name: value for name, value in record.items() if name not in own and name not in old}
-    before = {name.removeprefix(source.before_prefix): value for name, value in old.items()}
+    before = shown_before({name.removeprefix(source.before_prefix): value for name, value in old.items()})
     images = {
         "insert": (None, row),
-        "update": (before or None, row),
-        "delete": ({**row, **before}, None),
+        "update": (before, row),
+        "delete": ({**row, **(before or {})}, None),
         "truncate": (None, None),
     }
     return table_event(
@@ -74,6 +74,11 @@ def row_event(
         connector=source.format,
         key_fields={},  # rows show no id: a table without id in pipeline.yml has none
     )
+
+
+def shown_before(image: Fields) -> Fields | None:
+    """Returns a before image; None for one that is NULL in every column, as writers fill one that they do not have."""
+    return image if any(value is not None for value in image.values()) else None
 
 
 def table_event(

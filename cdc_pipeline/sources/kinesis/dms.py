@@ -7,7 +7,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skippe
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, printable
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.files.record_blocks import read_record
-from cdc_pipeline.sources.files.row_format import time_of
+from cdc_pipeline.sources.files.row_format import shown_before, time_of
 
 _OPERATIONS = {"load": "r", "insert": "c", "update": "u", "delete": "d"}
 _TRUNCATE = "truncate-table"
@@ -41,7 +41,7 @@ def dms_event(text: bytes) -> EnvelopeEvent | Skipped:
     if not isinstance(data, dict):
         raise Undecodable("has no data: the row is missing")
     before = record.get("before-image")
-    old = before if isinstance(before, dict) and before else None
+    old = shown_before(before) if isinstance(before, dict) else None
     images = ({**data, **(old or {})}, None) if operation == "d" else (old, data)
     return _event(metadata, operation, images, time)
 

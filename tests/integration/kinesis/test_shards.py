@@ -248,6 +248,8 @@ def test_records_of_dms_are_rows_of_their_tables(tmp_path: Path, store_url: str)
         dms("update", {"id": 1, "note": "changed"}, ("transaction-id", 7)),
         dms("delete", {"id": 2, "note": "loaded"}),
         {**dms("update", {"id": 4, "note": "moved"}), "before-image": {"id": 3}},
+        dms("insert", {"id": 5, "note": "gone"}),
+        {**dms("delete", {"id": 5, "note": "gone"}), "before-image": {"id": None, "note": None}},
         dms("insert", {"id": 9}, ("table-name", "elsewhere")),
         dms("upsert", {"id": 9}),
     ):

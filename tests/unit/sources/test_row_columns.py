@@ -81,6 +81,41 @@ def test_an_old_row_of_a_keyless_table_without_a_declared_column_is_quarantined(
 
 
 @every_kind
+@pytest.mark.parametrize("key", [("id",), ()], ids=["keyed", "keyless"])
+def test_a_delete_whose_before_image_is_null_in_every_column_deletes_its_own_row(
+    name: str, write: Write, count: int, tmp_path: Path, key: Sequence[str]
+) -> None:
+    folder = orders(tmp_path, {"id": "int", "v": "text"}, key=key)
+    row = {"op": "delete", "id": 1, "v": "a", "BI_id": None, "BI_v": None}
+    folder.write(f"orders/{name}", write([row] * count))
+    read = folder.read()
+    assert (read.changes, read.unfit) == ([("d", {"id": 1, "v": None if key else "a"})] * count, [])
+
+
+@every_kind
+def test_a_delete_deletes_the_row_of_a_before_image_that_has_values(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    """NULL beside them is the old value."""
+    folder = orders(tmp_path, {"id": "int", "v": "text"}, key=())
+    row = {"op": "delete", "id": 1, "v": "a", "BI_id": 2, "BI_v": None}
+    folder.write(f"orders/{name}", write([row] * count))
+    assert folder.read().changes == [("d", {"id": 2, "v": None})] * count
+
+
+@every_kind
+def test_an_update_of_a_keyless_table_whose_before_image_is_null_in_every_column_is_quarantined(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "int", "v": "text"}, key=())
+    row = {"op": "update", "id": 1, "v": "new", "BI_id": None, "BI_v": None}
+    folder.write(f"orders/{name}", write([row] * count))
+    read = folder.read()
+    assert (read.changes, len(read.unfit)) == ([], count)
+    assert "came without the whole old row" in read.unfit[0].reason
+
+
+@every_kind
 def test_columns_that_settings_name_are_read_and_others_are_said_to_be_left_out(
     name: str, write: Write, count: int, tmp_path: Path
 ) -> None:
