@@ -15,7 +15,7 @@ from cdc_pipeline.settings.work import Duration, Frozen, SourceWithoutUrl
 _FILE_URL = "file://"
 _PARTS = ("database", "schema", "table")
 _FOLDERS = {"dms": "{schema}/{table}", "datastream": "{schema}_{table}", "upserts": "{table}", "debezium": ""}
-RowOperation = Literal["insert", "update", "delete", "truncate"]
+RowOperation = Literal["insert", "update", "delete", "truncate", "ignore"]
 _OPERATIONS: Mapping[str, RowOperation] = {
     **dict[str, RowOperation].fromkeys(("I", "INSERT", "C", "CREATE", "R", "UPSERT"), "insert"),
     **dict[str, RowOperation].fromkeys(("U", "UPDATE"), "update"),
@@ -57,7 +57,9 @@ class ChangeFilesSource(SourceWithoutUrl):
     )
     operation_column: str | None = Field(default=None, description="default: `Op` for dms, none for upserts")
     operations: Mapping[str, RowOperation] = Field(
-        default={}, description="values of the operation column; default: I, U, D, T and the words, in any case"
+        default={},
+        description="values of the operation column, each as insert, update, delete, truncate or ignore; default: I, U,"
+        " D, T and the words, in any case",
     )
     time_column: str | None = Field(default=None, description="the column with the time of the change")
     before_prefix: str = Field(default="BI_", min_length=1, description="begins the names of columns of the old row")

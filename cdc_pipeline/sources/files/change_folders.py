@@ -193,6 +193,7 @@ log = structlog.get_logger()
 
 _MOST_RECORDS, _MOST_BYTES = 100, 1 << 20
 _ROW = {"datastream": "payload"}
+_WITHOUT_ROW = ("truncate", "ignore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +260,7 @@ def _first_key(objects: ObjectStore, folder: str, settings: ChangeFilesSource, f
 
 
 def _records(file: RecordFile, settings: ChangeFilesSource) -> Iterator[dict[str, object]]:
-    """Yields the first records that can be read, without truncates, which have no row."""
+    """Yields the first records that can be read and have a row: no truncates, and nothing that is ignored."""
     named = operation_column(settings)
     block = None if file.is_read else file.take_block(_MOST_BYTES).slice(0, _MOST_RECORDS)
     for number in range(0 if block is None else block.rows):
@@ -267,5 +268,5 @@ def _records(file: RecordFile, settings: ChangeFilesSource) -> Iterator[dict[str
         if record is None or isinstance(record, LineRefused):
             continue
         row = record.get(_ROW[settings.format]) if settings.format in _ROW else record
-        if isinstance(row, dict) and settings.operation_of(operation_text(row.get(named))) != "truncate":
+        if isinstance(row, dict) and settings.operation_of(operation_text(row.get(named))) not in _WITHOUT_ROW:
             yield row

@@ -55,6 +55,8 @@ def row_event(
         return Skipped(kind="blank line")
     named = operation_column(source)
     operation = "insert" if named is None else _operation(record, named, source)
+    if operation == "ignore":
+        return Skipped(kind="row with an ignored operation")
     old = {name: record[name] for name in old_names(record, source.before_prefix, columns)}
     own = own_columns(source) - set(columns)
     row = {name: value for name, value in record.items() if name not in own and name not in old}

@@ -204,9 +204,12 @@ def test_a_table_whose_first_file_lacks_a_named_column_is_refused_and_no_other(m
     assert ([row["name"] for _, row in read.changes], read.unfit) == (["Ada"], [])
 
 
-def test_a_truncate_does_not_speak_for_the_first_file_since_it_has_no_row(tmp_path: Path) -> None:
-    folder = ChangeFolder(folder=tmp_path, source={"format": "upserts", "operation_column": "op"})
-    folder.write("orders/1.jsonl", json_lines([{"op": "truncate"}]))
+@pytest.mark.parametrize("operation", ["truncate", "ignore"])
+def test_a_truncate_does_not_speak_for_the_first_file_since_it_has_no_row(tmp_path: Path, operation: str) -> None:
+    """Nor does what is ignored."""
+    source = {"format": "upserts", "operation_column": "op", "operations": {"x": operation}}
+    folder = ChangeFolder(folder=tmp_path, source=source)
+    folder.write("orders/1.jsonl", json_lines([{"op": "x"}]))
     assert folder.opened().survey(NothingKnown(offset=None)).refused == {}
 
 

@@ -200,6 +200,48 @@ def test_an_update_whose_old_id_is_the_same_in_another_spelling_keeps_its_row(
 
 
 @every_kind
+def test_rows_with_an_ignored_operation_are_left_out_and_counted(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    """Whatever else they have: they need neither an id nor an order."""
+    folder = orders(tmp_path, {"id": "int"}, order_by=["seq"], operations={"new": "insert", "note": "ignore"})
+    rows: list[dict[str, Any]] = [{"op": "new", "id": 1, "seq": 1}, {"op": "note", "id": None, "seq": None}]
+    folder.write(f"orders/{name}", write(rows * count))
+    with capture_logs() as logs:
+        read = folder.read()
+    assert (read.changes, read.unfit) == ([("i", {"id": 1})] * count, [])
+    assert [log["counts"] for log in logs if "counts" in log] == [{"row with an ignored operation": count}]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("old", "new", "key", "in_order"),
+    [
+        ("ignore", "update", ["id"], [("i", "a"), ("u", "b")]),
+        ("delete", "insert", ["id"], [("i", "a"), ("d", None), ("i", "b")]),
+        ("delete", "insert", [], [("i", "a"), ("d", "a"), ("i", "b")]),
+    ],
+    ids=["ids stay", "ids change", "keyless"],
+)
+def test_rows_of_deltas_change_data_feed_are_in_its_order_whatever_order_files_have(
+    name: str, write: Write, count: int, tmp_path: Path, old: str, new: str, key: list[str], in_order: Sequence[Any]
+) -> None:
+    feed = {"insert": "insert", "update_preimage": old, "update_postimage": new, "delete": "delete"}
+    source = {"operation_column": "_change_type", "order_by": ["_commit_version"], "operations": feed}
+    folder = orders(tmp_path, {"id": "int", "v": "text"}, key=key, **source)
+    rows = [
+        {"id": 1, "v": "b", "_change_type": "update_postimage", "_commit_version": 2},
+        {"id": 1, "v": "a", "_change_type": "update_preimage", "_commit_version": 2},
+        {"id": 1, "v": "a", "_change_type": "insert", "_commit_version": 1},
+    ]
+    folder.write(f"orders/{name}", write(rows * count))
+    read = folder.read()
+    assert read.unfit == []
+    found = sorted(zip(read.versions, [(kind, row["v"]) for kind, row in read.changes], strict=True))
+    assert [change for _, change in found] == [change for change in in_order for _ in range(count)]
+
+
+@every_kind
 def test_operations_of_the_settings_take_the_place_of_all_others_and_null_is_none(
     name: str, write: Write, count: int, tmp_path: Path
 ) -> None:
