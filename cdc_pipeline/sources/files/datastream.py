@@ -32,9 +32,8 @@ def datastream_event(text: bytes, table: TableName) -> EnvelopeEvent | Skipped:
     metadata, payload = record.get("source_metadata"), record.get("payload")
     if not isinstance(metadata, dict) or not isinstance(payload, dict):
         raise Undecodable("is no event of Datastream: it has no source_metadata or no payload")
-    named = metadata.get("table")
-    if named not in (None, table.table):
-        raise Undecodable(f"is of the table {printable(str(named))}, in the folder of {table}")
+    if not _is_named(table, metadata):
+        raise Undecodable(f"is of the table {printable(str(metadata['table']))}, in the folder of {table}")
     time = time_of(record.get("source_timestamp"), "source_timestamp")
     if time is None:
         raise Undecodable("has no version: source_timestamp is missing or NULL")
@@ -51,6 +50,15 @@ def datastream_event(text: bytes, table: TableName) -> EnvelopeEvent | Skipped:
         key={name: payload[name] for name in keys} or None,
         transaction=None if transaction is None else f"tx_id {transaction}",
     )
+
+
+def _is_named(table: TableName, metadata: Fields) -> bool:
+    """Returns whether an event may be of the table. One without `schema` may have it in `table`, before a dot."""
+    named = metadata.get("table")
+    if named in (None, table.table):
+        return True
+    is_whole = metadata.get("schema") is None and metadata.get("database") in (None, table.database)
+    return is_whole and named == f"{table.schema}.{table.table}"
 
 
 def _operation(record: Fields, metadata: Fields) -> str:

@@ -123,6 +123,27 @@ def test_datastream_writes_the_same_events_as_avro(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "changes"),
+    [
+        ({"schema": None, "table": "public.orders"}, 1),
+        ({"schema": None, "table": "public.orders", "database": "shop"}, 1),
+        ({"schema": None, "table": "public.orders", "database": "other"}, 0),
+        ({"schema": None, "table": "sales.orders"}, 0),
+        ({"schema": "public", "table": "public.orders"}, 0),
+    ],
+)
+def test_an_event_of_datastream_without_a_schema_may_have_it_before_its_table(
+    tmp_path: Path, names: dict[str, Any], changes: int
+) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={"format": "datastream"})
+    event = datastream("INSERT", 1, "Ada", "2026-01-01T10:00:00.000Z", log_file="mysql-bin.000002", log_position=4)
+    event["source_metadata"].update(names)
+    folder.write("public_orders/2026/01/01/10/00/a.jsonl", json_lines([event]))
+    read = folder.read()
+    assert (len(read.changes), len(read.unfit)) == ((changes, 1 - changes)
+
+
+@pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"payload": None}, "it has no source_metadata or no payload"),
