@@ -140,7 +140,7 @@ def test_an_event_of_datastream_without_a_schema_may_have_it_before_its_table(
     event["source_metadata"].update(names)
     folder.write("public_orders/2026/01/01/10/00/a.jsonl", json_lines([event]))
     read = folder.read()
-    assert (len(read.changes), len(read.unfit)) == ((changes, 1 - changes)
+    assert (len(read.changes), len(read.unfit)) == (changes, 1 - changes)
 
 
 @pytest.mark.parametrize(
