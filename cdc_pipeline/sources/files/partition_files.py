@@ -1,6 +1,9 @@
 """Reads the complete lines of one stream partition's files from an offset, also while the files are written."""
 
+import os
 import re
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +17,10 @@ from cdc_pipeline.steps import OnStep, step
 SUFFIX = ".jsonl"
 FILE_DIGEST = "file"
 """Key in `last_position` for the digest of the lines that were read of the present file. No table has this name."""
+_LOOKS_APART = 10
+"""The pause after a look, in times of what the look took: a folder may keep many files that were read."""
+_TICK_NS = 100_000_000
+"""A folder's time of change stands still for less than this while files come."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 LINE_BITS = 32
 LINE_MASK = (1 << LINE_BITS) - 1
@@ -110,6 +117,12 @@ class PartitionFiles:
         self._digest = digest
         self._file: EventFile | None = None
         self._is_checked = False
+        self._waiting = deque[str]()
+        """Names that the last look found, in their order, without those that were begun since."""
+        self._seen: int | None = None
+        """The folder's time of change before that look; None if a later change may have the same."""
+        self._next_look = 0.0
+        self._fresh = False
         self.at_end = False
 
     @property
@@ -123,8 +136,11 @@ class PartitionFiles:
         return {number: self._begun[number] for number in range(first + 1, last + 1) if number in self._begun}
 
     def next_lines(self, most_bytes: int, *, fresh: bool = True) -> list[FileLine]:
-        """Returns lines of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then."""
-        del fresh  # Looking at local files costs too little to wait for it.
+        """Returns lines of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then.
+
+        `fresh`: looks for new files now, and not only after a pause.
+        """
+        self._fresh = fresh
         lines: list[FileLine] = []
         self._is_checked = False
         left = most_bytes
@@ -198,6 +214,8 @@ class PartitionFiles:
         self._begun[self._number] = name
         self._known.add(name)
         self._is_checked = False
+        if self._waiting and self._waiting[0] == name:
+            self._waiting.popleft()
 
     def _next_name(self) -> str | None:
         """Returns the name of the file after the present one, None if there is none yet.
@@ -207,21 +225,37 @@ class PartitionFiles:
         if self._number + 1 in self._begun:
             return self._begun[self._number + 1]
         last = self._begun.get(self._number, "")
-        try:
-            waiting = sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
-        except OSError as error:
-            raise _unreadable(self._folder, error) from error
-        waiting = [name for name in waiting if name not in self._known and not name.startswith(".")]
-        if not waiting:
+        self._look()
+        if not self._waiting:
             return None
-        check_name(self._folder, waiting[0])
-        if waiting[0] < last:
+        name = self._waiting[0]
+        check_name(self._folder, name)
+        if name < last:
             raise SourceError(
-                f"the file {self._folder / waiting[0]} came after {last} was begun",
+                f"the file {self._folder / name} came after {last} was begun",
                 expected="names that rise: files are read in the order of their names",
                 remedy="give it a later name",
             )
-        return waiting[0]
+        return name
+
+    def _look(self) -> None:
+        """Lists the files that were not begun. Files that wait are listed again only if the folder changed since."""
+        began, now = time.monotonic(), time.time_ns()
+        if not self._waiting and not self._fresh and began < self._next_look:
+            return
+        try:
+            changed = self._folder.stat().st_mtime_ns
+            # Without files that wait the time is not trusted: some mounted buckets have none for their folders.
+            if self._waiting and changed == self._seen:
+                return
+            with os.scandir(self._folder) as entries:
+                names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
+        except OSError as error:
+            raise _unreadable(self._folder, error) from error
+        self._waiting = deque(sorted(name for name in names if name not in self._known and not name.startswith(".")))
+        self._seen = changed if now - changed > _TICK_NS else None
+        ended = time.monotonic()
+        self._next_look = ended + _LOOKS_APART * (ended - began)
 
 
 def _unreadable(path: Path, error: Exception) -> SourceError:

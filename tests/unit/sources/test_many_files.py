@@ -1,5 +1,6 @@
 """Readers of files that have read many of them."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,32 @@ def test_what_it_costs_to_open_many_files_grows_with_their_number_alone(tmp_path
         with closing(after_files(ListedFiles, tmp_path, dict(enumerate(names, 1)), layouts)) as files:
             assert files.next_lines(1) == []
         assert time.process_time() - before < 3 * MOST_SECONDS
+
+
+def test_what_files_and_looks_cost_does_not_grow_with_those_that_a_folder_keeps(tmp_path: Path) -> None:
+    """One that lists the folder for each takes more than ten times as long."""
+    number = 2_000
+    write(tmp_path, [f"{each:05}.jsonl" for each in range(number)])
+    os.utime(tmp_path, (0, 0))
+    before = time.process_time()
+    with closing(after_files(PartitionFiles, tmp_path, {})) as files:
+        assert len(files.next_lines(1 << 20)) == number
+        for _ in range(TIMES * 5):
+            assert files.next_lines(1, fresh=False) == []
+    assert time.process_time() - before < 3 * MOST_SECONDS
+
+
+def test_a_file_that_comes_before_those_that_wait_is_read_before_them(tmp_path: Path) -> None:
+    names = write(tmp_path, ["1.jsonl", "2.jsonl", "4.jsonl"])
+    os.utime(tmp_path, (0, 0))
+    with closing(after_files(PartitionFiles, tmp_path, {})) as files:
+        read = [line.file for _ in range(2) for line in files.next_lines(1)]
+        write(tmp_path, ["3.jsonl"])
+        read += [line.file for _ in range(3) for line in files.next_lines(1)]
+        assert read == [*names[:2], "3.jsonl", names[2]]
+        write(tmp_path, ["0.jsonl"])
+        with pytest.raises(SourceError, match=r"0\.jsonl came after 4\.jsonl was begun"):
+            files.next_lines(1)
 
 
 def test_files_that_come_late_are_all_read_however_many_they_are(tmp_path: Path) -> None:
@@ -132,8 +159,9 @@ def after_files(
     """A reader that has read the last of these files to its end. Files before it are no longer there."""
     offset, path, numbers = len(names) << LINE_BITS, str(folder), count(len(names) + 1)
     if kind is PartitionFiles:
-        (folder / names[len(names)]).touch()
-        return PartitionFiles(folder=folder, offset=offset, begun=names, begin=lambda _: 0, on_step=no_step)
+        for name in list(names.values())[-1:]:
+            (folder / name).touch()
+        return PartitionFiles(folder=folder, offset=offset, begun=names, begin=lambda _: next(numbers), on_step=no_step)
     return ListedFiles(
         objects=objects or LocalObjectStore(folder),
         layouts=layouts or {},
