@@ -116,6 +116,16 @@ def test_an_update_of_a_keyless_table_whose_before_image_is_null_in_every_column
 
 
 @every_kind
+def test_a_delete_of_a_keyless_table_that_lacks_a_column_is_of_a_row_that_has_null_there(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    """Rows of files from before the column have NULL there, so such a delete cannot be refused."""
+    folder = orders(tmp_path, {"id": "int", "v": "text"}, key=())
+    folder.write(f"orders/{name}", write([{"op": "delete", "id": 1}] * count))
+    assert folder.read().changes == [("d", {"id": 1, "v": None})] * count
+
+
+@every_kind
 def test_columns_that_settings_name_are_read_and_others_are_said_to_be_left_out(
     name: str, write: Write, count: int, tmp_path: Path
 ) -> None:
