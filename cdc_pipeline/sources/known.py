@@ -40,10 +40,11 @@ class KnownTable:
     """A table of pipeline.yml as it is registered.
 
     `source_id`: the source's number of the table, which differs for a new table of the same name; 0 if the source has
-    none. `published_as`: how the source published the table when it was registered; changes may be missing if it
-    differs now. "" if it was never recorded, None for a stale table. `reason`: why the table is stale. `description`:
-    the source's own documents, oldest first. `schema`: the schema of the newest slice. `horizon`: events below this
-    version come too late. `excluded`: the columns that the lake does not have by pipeline.yml; None if it is not known.
+    none. `published_as`: how the source published the table when it was registered, such as the identities of its
+    streams; changes may be missing if it differs now. "" if it was never recorded, None for a stale table. `reason`:
+    why the table is stale. `description`: the source's own documents, oldest first. `schema`: the schema of the newest
+    slice. `horizon`: events below this version come too late. `excluded`: the columns that the lake does not have by
+    pipeline.yml; None if it is not known.
     """
 
     name: TableName

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import count
 
+import msgspec
+
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
@@ -40,13 +42,39 @@ class EventsSurvey:
     def check_ready(self) -> None:
         """Raises nothing: the survey finds only what can be read."""
 
+    def identities(self, table: TableName) -> Mapping[str, str]:
+        """Returns by name the identity of each stream or topic of the table; nothing where names say it all."""
+        del table
+        return {}
+
+    def created_again(self, table: KnownTable | None) -> str | None:
+        """Returns the name of a stream or topic that is another one than when the table was registered.
+
+        None if there is none. Names that the registration does not have are passed over.
+        """
+        if table is None or not table.published_as:
+            return None
+        before = msgspec.json.decode(table.published_as, type=dict[str, str])
+        now = self.identities(table.name)
+        return next((name for name, identity in now.items() if before.get(name, identity) != identity), None)
+
     def found_tables(self, is_live: Callable[[TableName], bool]) -> tuple[FoundTable, ...]:
         """Returns the listed tables that can be read."""
         return tuple(
-            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
+            FoundTable(
+                name=table.table,
+                source_id=_NO_ID,
+                key=table.id,
+                schema=declared_schema(table),
+                published_as=_as_text(self.identities(table.table)),
+            )
             for table in self.listed
             if is_live(table.table)
         )
+
+
+def _as_text(identities: Mapping[str, str]) -> str:
+    return msgspec.json.encode(identities).decode() if identities else ""
 
 
 def numbered_partitions(progress: Mapping[int, PartitionProgress], names: Iterable[str]) -> Mapping[int, str]:

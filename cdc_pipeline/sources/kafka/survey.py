@@ -104,6 +104,9 @@ class TopicSurvey(EventsSurvey):
             if why is not None
         }
 
+    def identities(self, table: TableName) -> Mapping[str, str]:
+        return {name: self.topics[name].topic_id for name in self.topic_map.of_table.get(table, ())}
+
     def set_up(self) -> "TopicSurvey":
         """Creates nothing: the topics do not belong to the pipeline. Warns of topics that are soon deleted."""
         more = () if self.of_transactions is None else (self.of_transactions,)
@@ -220,6 +223,9 @@ class TopicSurvey(EventsSurvey):
             for number, kept in topic.kept.items():
                 name = partition_name(topic.name, number)
                 yield from self._gap(topic, name, kept, known.get(name))
+        if again := self.created_again(self.registered.get(table)):
+            # Nothing of it was registered yet, so no partition says which topic it is of.
+            yield f"the topic {again} was deleted and created again since {table} was set up"
 
     def _lost(self, table: TableName) -> Iterator[str]:
         """Yields each topic of a registered table that the cluster does not show any more."""

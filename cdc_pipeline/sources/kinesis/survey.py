@@ -85,6 +85,10 @@ class ShardSurvey(EventsSurvey):
                 )
         return found
 
+    def identities(self, table: TableName) -> Mapping[str, str]:
+        stream = self.streams.get(self.stream_of[table])
+        return {} if stream is None else {stream.name: stream.identity}
+
     def set_up(self) -> "ShardSurvey":
         """Creates nothing: the streams do not belong to the pipeline."""
         return self
@@ -180,6 +184,10 @@ class ShardSurvey(EventsSurvey):
         identities = {place.last_position.get(STREAM, stream.identity) for place in known.values()}
         if identities - {stream.identity}:
             yield f"the stream {stream.name} was deleted and created again since it was read"
+            return
+        if self.created_again(self.registered.get(table)):
+            # Nothing of it was registered yet, so no shard says which stream it is of.
+            yield f"the stream {stream.name} was deleted and created again since {table} was set up"
             return
         if stream.refusal:
             yield stream.refusal

@@ -176,3 +176,16 @@ def test_a_removed_item_shows_its_old_values() -> None:
     event = content(record("REMOVE", Keys={"id": {"S": "a"}}, OldImage={"id": {"S": "a"}, "b": {"B": "AQI="}}))
     assert isinstance(event, EnvelopeEvent)
     assert (event.operation, event.before, event.after) == ("d", {"id": "a", "b": "AQI="}, None)
+
+
+def test_a_table_that_is_created_again_before_its_stream_is_read_is_stale(items: Items) -> None:
+    items.create("orders")
+    with items.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+    items.client.delete_table(TableName=f"{items.prefix}orders")
+    items.create("orders")
+    items.put("orders", id={"S": "a"}, at={"N": "1"})
+    assert items.rows() == []
+    with items.opened("orders") as pipeline:
+        (row,) = pipeline.store.inspection.run("lag")
+    assert (row["state"], "was deleted and created again" in row["reason"]) == ("stale", True)

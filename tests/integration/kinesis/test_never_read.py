@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.integration.kinesis.test_shared import member, read_all
@@ -108,3 +109,30 @@ def read_by_two(feed: ShardFeed) -> None:
     with feed.opened() as pipeline:
         for owner in ("one", "two"):
             pipeline.store.consumers.leave("shop", owner=owner)
+
+
+def test_a_stream_that_is_created_again_before_its_first_read_makes_its_table_stale(feed: ShardFeed) -> None:
+    feed.set_up()
+    feed.write(ORDERS, 2, "gone with the first stream")
+    create_again(feed)
+    feed.write(ORDERS, 3, "in the second stream")
+    feed.go_on()
+    found, reason = state(feed)
+    assert found == "stale"
+    assert f"{ORDERS} was deleted and created again since shop.{ORDERS} was set up" in reason
+    assert feed.notes(ORDERS) == {}
+
+
+def test_a_stream_that_was_created_again_before_its_table_was_set_up_is_read(feed: ShardFeed) -> None:
+    """The shards were registered while the table was refused; only what came after its set-up must not be lost."""
+    feed.streams.created -= LATER
+    assert list(feed.set_up().refused) == [TableName.parse(f"shop.{ORDERS}")]
+    create_again(feed)
+    feed.write(ORDERS, 2, "in the second stream")
+    feed.consume()
+    assert feed.notes(ORDERS) == {2: "in the second stream"}
+
+
+def create_again(feed: ShardFeed) -> None:
+    feed.streams.streams.pop(ORDERS)
+    feed.streams.identity, feed.streams.created = "second", feed.streams.now

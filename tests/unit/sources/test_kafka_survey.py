@@ -1,6 +1,7 @@
 """What is missing of topics, by the offsets that the broker keeps and those that are registered."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -94,3 +95,15 @@ def test_records_that_retention_deleted_from_a_compacted_topic_are_missed() -> N
     assert "[0] from offset 500 on, and it is read up to offset 100" in why_stale(found)
     compacted = survey(upserts, {0: KeptRecords(first=0, end=510)}, {0: place(0, 100)}, is_compacted=True)
     assert why_stale(compacted) == ""
+
+
+@pytest.mark.parametrize("offset", ["", encode_position(0)], ids=["registered", "taken by a consumer"])
+def test_a_topic_that_is_created_again_before_its_first_cut_is_another_one(offset: str) -> None:
+    place = PartitionProgress(offset=offset, last_position={PARTITION_NAME: "public.orders [0]"})
+    found = survey(kafka(), {0: KeptRecords(first=0, end=10)}, {0: place})
+    (table,) = found.tables
+    set_up = replace(found, registered={ORDERS: replace(KNOWN, published_as=table.published_as)})
+    assert why_stale(set_up) == ""
+    (topic,) = found.topics.values()
+    again = replace(set_up, topics={topic.name: replace(topic, topic_id="B")})
+    assert f"{topic.name} was deleted and created again since {ORDERS} was set up" in why_stale(again)
