@@ -140,8 +140,9 @@ class SnapshotRows:
             raise UsageError(
                 f"changes of {row.name} after --as-of {cutoff.shown} may be missing: {lost}",
                 expected="an export that was taken after cdc setup-source, with all later changes still registered",
-                remedy="export the table again, and give the position of that time; for files without a database, run"
-                " cdc remove on the table and begin again",
+                remedy="export the table again, and give the position of that time; for a source without a database,"
+                f" take the table out of pipeline.yml, run cdc remove {row.name} --lake, list it again, run"
+                " cdc setup-source, and export it after that",
             )
 
     def _lost_changes(self, row: SourceTable, cutoff: HeldPosition) -> str | None:

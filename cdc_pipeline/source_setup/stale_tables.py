@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.registered import RegisteredStream
 from cdc_pipeline.sources.known import KnownTable
-from cdc_pipeline.sources.protocol import SourceSurvey
+from cdc_pipeline.sources.protocol import SourceCapabilities, SourceSurvey
 
 log = structlog.get_logger()
 
@@ -22,6 +22,7 @@ class StaleMarks:
     """Marks tables as stale. `followed`: the tables whose new snapshot starts without a command."""
 
     registered: RegisteredStream
+    capabilities: SourceCapabilities
     followed: frozenset[TableName]
     store: MetadataStore
 
@@ -39,7 +40,8 @@ class StaleMarks:
     def note_unlisted(self) -> None:
         """Marks registered tables that pipeline.yml no longer lists as stale, since they are not read any more.
 
-        A table that is listed again needs a new snapshot. One that was stale already wants none any more.
+        A table that is listed again needs a new snapshot, or a new beginning if its source copies no tables. One that
+        was stale already wants no snapshot any more.
         """
         for row in self.registered.stored_tables():
             if row.name in self.registered.listed:
@@ -47,12 +49,20 @@ class StaleMarks:
             if row.snapshot_wanted:
                 self.store.stale_tables.want_snapshot(row.table_id, wanted=False)
             if row.published_as is not None:
-                error = TableStale(
-                    f"{row.name} was taken out of pipeline.yml, and its changes are not read since",
-                    table=row.name,
-                    remedy=f"list it again and run cdc snapshot {row.name}",
-                )
-                self._mark(row, error, snapshot_wanted=False)
+                self._mark(row, self._unlisted(row.name), snapshot_wanted=False)
+
+    def _unlisted(self, name: TableName) -> TableStale:
+        found = f"{name} was taken out of pipeline.yml, and its changes are not read since"
+        if self.capabilities.copies_tables:
+            return TableStale(found, table=name, remedy=f"list it again and run cdc snapshot {name}")
+        # With --lake, since the table's first slice begins an empty lake table, and none that has rows already.
+        return TableStale(
+            found,
+            table=name,
+            remedy=f"while it is not listed, run cdc remove {name} --lake; then list it again (Kafka, Kinesis,"
+            " DynamoDB: with begin: kept under source), run cdc setup-source, export all its rows, and run"
+            f" cdc snapshot {name} --from PREFIX --as-of start",
+        )
 
     def mark(self, error: TableStale) -> None:
         """Marks a table that turned out to be stale while it was read. A new snapshot repairs it."""

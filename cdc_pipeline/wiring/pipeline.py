@@ -118,7 +118,12 @@ class Pipeline(Resources):
         from cdc_pipeline.source_setup.stale_tables import StaleMarks
 
         followed = frozenset(table.table for table in self.settings.tables if table.on_schema_change == "follow")
-        return StaleMarks(registered=self.registered_stream(), followed=followed, store=self.store)
+        return StaleMarks(
+            registered=self.registered_stream(),
+            capabilities=self.source.capabilities,
+            followed=followed,
+            store=self.store,
+        )
 
     def slice_runs(self) -> "SliceRuns":
         from cdc_pipeline.operations.apply_tables import EmptyLakes, SliceRuns

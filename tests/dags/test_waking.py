@@ -15,6 +15,7 @@ from cdc_pipeline.metadata_store.ledger.backlogs import Backlog, backlogs
 from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
 from cdc_pipeline.source_setup.registered import RegisteredStream
 from cdc_pipeline.source_setup.stale_tables import StaleMarks
+from cdc_pipeline.sources.protocol import SourceCapabilities
 from snapshot.hand_offs import new_tasks
 from tests.dags.airflow_process import RESULT, Airflow
 from tests.support.metadata_store import STREAM, Shop, opened_shop
@@ -121,7 +122,10 @@ def test_a_wanted_snapshot_whose_processes_died_wakes_again(shop: Shop) -> None:
 def test_a_table_that_is_taken_out_of_the_pipeline_wants_no_snapshot_any_more(shop: Shop) -> None:
     want_snapshot_of_orders(shop)
     listed = RegisteredStream(name=STREAM.name, listed=frozenset({shop.customers.name}), store=shop.store)
-    StaleMarks(registered=listed, followed=frozenset(), store=shop.store).note_unlisted()
+    marks = StaleMarks(
+        registered=listed, capabilities=SourceCapabilities(copies_tables=True), followed=frozenset(), store=shop.store
+    )
+    marks.note_unlisted()
     assert first(shop) == {}
 
 
