@@ -22,6 +22,7 @@ from cdc_pipeline.record import (
     Operation,
     TableSchema,
 )
+from cdc_pipeline.row_order import ascending
 from cdc_pipeline.types import parse_text, resolve
 
 Integers = npt.NDArray[np.int64]
@@ -66,7 +67,8 @@ def event_schema(schema: TableSchema) -> pa.Schema:
 def file_order(rows: pa.Table, schema: TableSchema) -> Integers:
     """Row numbers sorted by id, then version; for a keyless table by version."""
     names = (*schema.key, VERSION)
-    order: Integers = np.asarray(pc.sort_indices(rows.select(names), sort_keys=[(name, "ascending") for name in names]))
+    chosen = rows.select(names)
+    order: Integers = np.asarray(pc.sort_indices(chosen, sort_keys=ascending(chosen, names)))
     return order.view(np.int64)
 
 

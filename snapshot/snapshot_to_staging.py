@@ -19,6 +19,7 @@ from cdc_pipeline.areas import encode_component, snapshot_prefix, staging_prefix
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.row_order import ascending
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.known import Document
@@ -134,7 +135,7 @@ class SnapshotToStaging:
         sort_by = ((self.update_time,) if self.update_time else ()) + self.schema.key
         if not sort_by or is_sorted(rows, sort_by):
             return rows
-        return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in sort_by]))
+        return rows.take(pc.sort_indices(rows, sort_keys=ascending(rows, sort_by)))
 
     def _put(self, partition: tuple[tuple[str, str | None], ...], rows: pa.Table, file_id: str) -> StagedFile:
         folders = (f"{_folder_part(name)}={_folder_part(value)}" for name, value in partition)

@@ -12,7 +12,7 @@ from cdc_pipeline.lake.claim_changes import has_few_rows, safe_ranges
 from cdc_pipeline.lake.claim_view import Views, claim_shape, slice_rows
 from cdc_pipeline.lake.columns import HISTORY_IN_FILES
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
-from cdc_pipeline.lake.few_events import FewEvents, place_of
+from cdc_pipeline.lake.few_events import FewEvents
 from cdc_pipeline.lake.lake_files import AFTER_ALL, FILE, ROW, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import within_ranges
 from cdc_pipeline.lake.moves_sql import resolve_moves
@@ -20,6 +20,7 @@ from cdc_pipeline.lake.periods_sql import PERIOD, new_events, periods
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange
 from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.schema_change import Fitted
+from cdc_pipeline.lake.searched_file import place_of
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import (
     COMMIT_TIME,

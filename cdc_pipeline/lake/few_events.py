@@ -20,14 +20,15 @@ from pyroaring import BitMap64
 
 from cdc_pipeline.lake.claim_changes import safe_ranges
 from cdc_pipeline.lake.deduplicate_sql import EVENT
-from cdc_pipeline.lake.file_bounds import Rows
-from cdc_pipeline.lake.key_ranges import lies_between, ranges_of
+from cdc_pipeline.lake.key_ranges import ranges_of
 from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, ROW, LakeFiles
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, SliceInput
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.schema_change import Fitted
+from cdc_pipeline.lake.searched_file import groups_with, place_of, places_of, repeats
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, STATE, VERSION, Operation, TableSchema
+from cdc_pipeline.row_order import ascending
 from cdc_pipeline.types import resolve
 
 log = structlog.get_logger()
@@ -36,8 +37,6 @@ _Result = TypeVar("_Result")
 _MOST_FILES, _MOST_FILE_ROWS = 256, 50_000_000
 """Of the files that are searched. Their ids are read in about a second, by two cores."""
 _FILES_AT_ONCE, _BATCH_ROWS = 4, 1 << 20
-_REPEATED_BYTES = 4
-"""A column of texts with fewer bytes a row has a dictionary. Versions of a claim differ; those of a snapshot do not."""
 _CLAIM_VERSION = "_cdc_claim_version"
 _COMPARED = (
     pa.types.is_integer,
@@ -146,8 +145,9 @@ class FewEvents:
         return pa.concat_tables([pa.table(found | flags), counted])
 
     def _live(self, paths: Sequence[str], *, moved: bool) -> LiveRows:
-        ids = self.events(self.key, OLD_ID_PREFIX if moved else "").group_by(list(self.key)).aggregate([])
-        ids = ids.filter(pc.is_valid(ids[self.key[0]])).sort_by([(name, "ascending") for name in self.key])
+        ids = self.events(self.key, OLD_ID_PREFIX if moved else "")
+        ids = ids.group_by([*range(len(self.key))]).aggregate([])  # by their numbers, for the reason in `ascending`
+        ids = ids.filter(pc.is_valid(ids[self.key[0]])).sort_by(ascending(ids, self.key))
         _, parts = self._rows(ids.combine_chunks(), (), paths)
         found = dict[str, BitMap64]()
         for part in parts:
@@ -203,7 +203,7 @@ class FewEvents:
     def _newest(self, events: pa.Table) -> pa.Table:
         """Returns the newest event of each id, sorted by id."""
         names = (*self.key, VERSION, OPERATION)
-        ordered = events.sort_by([(name, "ascending") for name in names]).combine_chunks()
+        ordered = events.sort_by(ascending(events, names)).combine_chunks()
         if not ordered.num_rows:
             return ordered
         ends, starts = ordered.slice(0, ordered.num_rows - 1), ordered.slice(1)
@@ -222,76 +222,33 @@ class FewEvents:
     def _rows_of(self, claim: pa.Table, columns: Sequence[str], place: int, path: str) -> list[pa.Table]:
         """Returns the file's rows of the claim's ids: what `claim` has, these columns, ROW, and `place` as FILE.
 
-        The first id column decides first: it costs less than a join of all rows.
+        `claim` has the id first. The first id column decides first: it costs less than a join of all rows.
         """
         physical = physical_fields(self.files.state.metadata)
         inside = [physical[name][0] for name in (*self.key, *columns)]
-        wanted = pc.unique(claim[self.key[0]].combine_chunks())
-        types = pa.schema([*claim.select(self.key).schema, *(pa.field(name, pa.string()) for name in columns)])
+        ids = [f"_cdc_id_{number}" for number in range(len(self.key))]  # a join takes names only, and `.id` is a path
+        claim = claim.rename_columns([*ids, *claim.column_names[len(ids) :]])
+        wanted = pc.unique(claim[ids[0]].combine_chunks())
+        types = pa.schema([*claim.select(ids).schema, *(pa.field(name, pa.string()) for name in columns)])
         filesystem, root = self.files.store.filesystem()
         parts = []
         with filesystem.open_input_file(f"{root}/{self.files.key_of(path)}") as content:
             metadata = pq.read_metadata(content)
-            repeats = [name for name in inside[len(self.key) :] if _repeats(metadata, name)]
+            repeated = [name for name in inside[len(self.key) :] if repeats(metadata, name)]
             opened = pq.ParquetFile(
-                content, metadata=metadata, page_checksum_verification=True, read_dictionary=repeats
+                content, metadata=metadata, page_checksum_verification=True, read_dictionary=repeated
             )
-            for group, first in _groups_with(metadata, inside[0], wanted):
+            for group, first in groups_with(metadata, inside[0], wanted):
                 start = first
                 for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[group], columns=inside):
-                    numbers = _places_of(wanted, batch.column(inside[0]).cast(wanted.type))
+                    numbers = places_of(wanted, batch.column(inside[0]).cast(wanted.type))
                     chosen = pa.Table.from_batches([batch]).select(inside).take(pa.array(numbers))
                     found = chosen.rename_columns(types.names).cast(types)
                     files = pa.repeat(pa.scalar(place, pa.int64()), len(numbers))
                     located = found.append_column(FILE, files).append_column(ROW, pa.array(numbers + start))
-                    parts.append(located.join(claim, list(self.key), join_type="inner", use_threads=False))
+                    parts.append(located.join(claim, ids, join_type="inner", use_threads=False))
                     start += batch.num_rows
         return parts
-
-
-def _repeats(metadata: pq.FileMetaData, column: str) -> bool:
-    """Returns whether few different values of a column are in the file, so that it is read by its dictionary."""
-    place = place_of(metadata, column)
-    groups = (metadata.row_group(group).column(place) for group in range(metadata.num_row_groups))
-    return bool(sum(group.total_uncompressed_size for group in groups) < _REPEATED_BYTES * metadata.num_rows)
-
-
-def place_of(metadata: pq.FileMetaData, column: str) -> int:
-    """Returns the number of a column in the file."""
-    return next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == column)
-
-
-def _places_of(wanted: pa.Array, ids: pa.Array) -> Rows:
-    """Returns at which places of `ids` one of the values `wanted` is, which rise.
-
-    Lake files are sorted by id, so whole numbers are looked up by bisection: it costs a tenth of a look at each row.
-    """
-    if pa.types.is_integer(wanted.type) and not ids.null_count and len(ids):
-        values = ids.to_numpy()
-        if (values[1:] >= values[:-1]).all():
-            looked_for = wanted.to_numpy()
-            first, last = (np.searchsorted(values, looked_for, side) for side in ("left", "right"))
-            counts = last - first
-            starts = np.repeat(first - np.concatenate(([0], counts.cumsum()[:-1])), counts)
-            places: Rows = starts + np.arange(counts.sum())
-            return places
-    return np.flatnonzero(pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False))
-
-
-def _groups_with(metadata: pq.FileMetaData, column: str, wanted: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yields the row groups that may have one of the values `wanted`, which rise, and the number of their first row.
-
-    Bounds are compared of integers, decimals and texts alone; other groups, and those without bounds, are all searched.
-    """
-    place = place_of(metadata, column)
-    is_compared = any(is_it(wanted.type) for is_it in (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string))
-    values, first = wanted.to_pylist() if is_compared else [], 0
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group)
-        bounds = rows.column(place).statistics if is_compared else None
-        if bounds is None or not bounds.has_min_max or lies_between(values, bounds.min, bounds.max):
-            yield group, first
-        first += rows.num_rows
 
 
 def _rows_in(files: LakeFiles, path: str) -> int:

@@ -13,6 +13,7 @@ from cdc_pipeline.lake.new_shape import physical_names
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, VERSION
+from cdc_pipeline.row_order import ascending
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema, resolve
@@ -91,7 +92,7 @@ def _lake_rows(
     staged: pa.Table, table: LakeTable, work: Compaction, physical: dict[str, tuple[str, int | None]]
 ) -> pa.Table:
     """Returns the rows sorted by id, with the pipeline's own columns, under the names that files have inside."""
-    rows = staged.sort_by([(name, "ascending") for name in table.schema.key]) if table.schema.key else staged
+    rows = staged.sort_by(ascending(staged, table.schema.key)) if table.schema.key else staged
     columns = {name: rows[name] for name in table.schema.names}
     columns[VERSION] = pa.repeat(pa.scalar(work.version), rows.num_rows)
     if DELETED in physical:

@@ -27,6 +27,7 @@ from cdc_pipeline.lake.protocol import DataFile, LakeTable
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_ddl import listed_stats
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.row_order import ascending
 
 _BATCH_ROWS = 1_024
 """Read at once. So few because a file does not say how large its rows are in memory, where texts repeat."""
@@ -129,7 +130,7 @@ class FileRewriting:
         keys = [name for name in self._keys if name in rows.schema.names]
         if not keys or any(pa.types.is_nested(rows.schema.field(name).type) for name in keys):
             return rows
-        return rows.sort_by([(name, "ascending") for name in keys])
+        return rows.sort_by(ascending(rows, keys))
 
     def _lowest_id(self, file: Action) -> tuple[bool, object, str]:
         """Puts files with neighbouring ids beside each other, so that the new files have narrow ranges."""

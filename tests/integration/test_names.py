@@ -26,6 +26,7 @@ from tests.support.streams import database_of
 
 TABLES = ('with space "hi"', "Capitals", "a.b", "it's 100%", "naïve_日本", "back`tick\\")
 PLAIN_COLUMNS = (
+    ".id",
     "Capital",
     "a.b",
     'q"q',

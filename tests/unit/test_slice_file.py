@@ -67,6 +67,12 @@ def test_a_slice_file_holds_its_events_sorted_by_id_then_version(events: list[Ev
     assert file.truncates == 0
 
 
+def test_the_name_of_an_id_may_begin_with_a_dot() -> None:
+    schema = TableSchema(columns=(Column(name=".id", type="int8"),), key=(".id",))
+    rows = rows_of([("i", None, None)] * 3, schema).set_column(6, event_schema(schema).field(".id"), [[3, 1, 2]])
+    assert read(write_slice_file(rows, schema).content)[".id"].to_pylist() == [1, 2, 3]
+
+
 @given(EVENTS)
 def test_the_same_events_give_the_same_bytes(events: list[Event]) -> None:
     first, second = (write_slice_file(rows_of(events), SCHEMA) for _ in range(2))

@@ -49,7 +49,7 @@ Found = set[tuple[str, tuple[int, ...], bool, bool]]
 
 
 def keyed_by(types: tuple[str, ...]) -> LakeTable:
-    ids = tuple(Column(name=f"the id {number}", type=type_) for number, type_ in enumerate(types))
+    ids = tuple(Column(name=f".id {number}", type=type_) for number, type_ in enumerate(types))
     return table_of(TableSchema(columns=(*ids, Column(name="name", type="text")), key=tuple(each.name for each in ids)))
 
 

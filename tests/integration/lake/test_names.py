@@ -1,15 +1,21 @@
 """Columns of the source with names that Spark or the pipeline's own SQL could take for something else."""
 
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.protocol import Compaction, LakePublication
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, Operation, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
-from tests.support.lake import NOW, Feed, event, lake_table_rows, lake_values, table_of, version
+from tests.support.lake import NOW, Feed, event, lake_table_rows, lake_values, move, table_of, version
 from tests.support.reference.model import Event
 
 ODD_NAMES = ("copy", "copies", "unmatched", "found", "net", "version", "_metadata")
@@ -31,6 +37,40 @@ def test_a_keyless_table_may_have_columns_of_any_name(lake: SparkLake, store: Lo
     assert sorted(found) == [(0,) * len(ODD_NAMES)] * 2 + [(1,) * len(ODD_NAMES)]
 
 
+def lake_with(session: SparkSession, store: LocalObjectStore, rows_without_spark: int) -> SparkLake:
+    return SparkLake(
+        open_session=lambda: session,
+        store=store,
+        clock=lambda: NOW,
+        on_step=no_step,
+        rows_without_spark=rows_without_spark,
+    )
+
+
+@pytest.mark.parametrize("rows_without_spark", [0, 1000])
+def test_the_name_of_an_id_may_begin_with_a_dot(
+    session: SparkSession, store: LocalObjectStore, rows_without_spark: int
+) -> None:
+    names = (".id", "id", ".other")
+    schema = TableSchema(columns=tuple(Column(name=name, type="text") for name in names), key=(".id", "id"))
+    table = table_of(schema, name=f"shop.public.dotted_{rows_without_spark}")
+    lake = lake_with(session, store, rows_without_spark)
+    lake.create_table(table)
+    content = io.BytesIO()
+    pq.write_table(pa.table({".id": ["b", "a"], "id": ["1", "1"], ".other": ["o", "o"]}), content)
+    key = f"{staging_prefix(table.name, 's1')}/1.parquet"
+    store.put_if_absent(key, content.getvalue())
+    work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
+    lake.publish(table, LakePublication(snapshot_id="s1", files=lake.compact(table, work), fence_number=0))
+    feed = Feed(store=store, table=table)
+    lake.upsert(
+        table, feed.claim([event("u", 1, "a", "1", **{".other": "p"}), event("i", 1, "a", "2", **{".other": "o"})])
+    )
+    lake.upsert(table, feed.claim([event("u", 2, "b", "1"), *move(3, ("a", "2"), ("c", "2"))]))
+    assert lake.optimize(table).files_after == 1
+    assert lake_values(store, table) == {("a", "1"): ("p",), ("b", "1"): ("o",), ("c", "2"): ("o",)}
+
+
 @pytest.mark.parametrize("rows_without_spark", [0, 1000])
 def test_a_column_may_have_the_name_of_what_spark_tells_about_files(
     session: SparkSession, store: LocalObjectStore, rows_without_spark: int
@@ -38,13 +78,7 @@ def test_a_column_may_have_the_name_of_what_spark_tells_about_files(
     names = ("id", "_metadata", "other")
     schema = TableSchema(columns=tuple(Column(name=name, type="text") for name in names), key=("id",))
     table = table_of(schema, name=f"shop.public.odd_{rows_without_spark}")
-    lake = SparkLake(
-        open_session=lambda: session,
-        store=store,
-        clock=lambda: NOW,
-        on_step=no_step,
-        rows_without_spark=rows_without_spark,
-    )
+    lake = lake_with(session, store, rows_without_spark)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
     lake.upsert(table, feed.claim([event("i", 1, id_, _metadata="x", other="o") for id_ in "ab"]))
