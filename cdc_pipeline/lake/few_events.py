@@ -236,7 +236,11 @@ class FewEvents:
             metadata = pq.read_metadata(content)
             repeated = [name for name in inside[len(self.key) :] if repeats(metadata, name)]
             opened = pq.ParquetFile(
-                content, metadata=metadata, page_checksum_verification=True, read_dictionary=repeated
+                content,
+                metadata=metadata,
+                page_checksum_verification=True,
+                read_dictionary=repeated,
+                coerce_int96_timestamp_unit="us",
             )
             for group, first in groups_with(metadata, inside[0], wanted):
                 start = first

@@ -22,7 +22,7 @@ from cdc_pipeline.lake.deletion_vectors import VectorObjects, read_vectors
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.file_bounds import Rows
 from cdc_pipeline.lake.file_stats import delta_stats
-from cdc_pipeline.lake.new_shape import physical_fields
+from cdc_pipeline.lake.new_shape import delta_fields, physical_fields
 from cdc_pipeline.lake.protocol import DataFile, LakeTable
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_ddl import listed_stats
@@ -32,6 +32,9 @@ from cdc_pipeline.row_order import ascending
 _BATCH_ROWS = 1_024
 """Read at once. So few because a file does not say how large its rows are in memory, where texts repeat."""
 _ROWS_PER_GROUP = 1 << 20
+_WITHOUT_ZONE = "TIMESTAMP_NTZ"
+_OLD_CALENDAR = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
+"""Marks of files whose moments before 1582 Spark reads by the Julian calendar."""
 
 
 @dataclass(slots=True)
@@ -59,7 +62,10 @@ class FileRewriting:
     vector_objects: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
 
     def rewrite(self, group: Sequence[Action]) -> Rewritten:
-        """Rewrites the files of one group. A file that would only be copied stays; see `Rewritten`."""
+        """Rewrites the files of one group; see `Rewritten`.
+
+        A file stays that would only be copied, or that has moments of a calendar that Arrow does not know.
+        """
         done = Rewritten()
         for files, schema in self._together(group):
             if len(files) > 1 or files[0].get("deletionVector"):
@@ -71,7 +77,9 @@ class FileRewriting:
         files, schema, size_bytes = list[Action](), pa.schema([]), 0
         for file in sorted(group, key=self._lowest_id):
             with self._opened(file) as opened:
-                own = opened.schema_arrow.remove_metadata()
+                if _OLD_CALENDAR & (opened.metadata.metadata or {}).keys():
+                    continue
+                own = self._columns(opened)
             both = _of_both(schema, own)
             if files and (both is None or size_bytes >= self.file_bytes):
                 yield files, schema
@@ -114,7 +122,10 @@ class FileRewriting:
         for file in files:
             dead = vectors[file["path"]]
             with self._opened(file) as opened:
-                yield from _without(opened, np.fromiter(dead, np.int64, len(dead)), self.most_held_bytes)
+                live = _without(opened, np.fromiter(dead, np.int64, len(dead)), self.most_held_bytes)
+                columns = self._columns(opened)
+                is_cast = columns != opened.schema_arrow.remove_metadata()
+                yield from (batch.cast(columns) for batch in live) if is_cast else live
 
     @contextmanager
     def _opened(self, file: Action) -> Iterator[pq.ParquetFile]:
@@ -122,9 +133,21 @@ class FileRewriting:
         key = f"{lake_key(self.table.name)}/{unquote(file['path'])}"
         with (
             filesystem.open_input_file(f"{root}/{key}") as content,
-            pq.ParquetFile(content, page_checksum_verification=True) as opened,
+            # INT96 is what Spark writes by default. As nanoseconds it overflows outside 1677 to 2262.
+            pq.ParquetFile(content, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as opened,
         ):
             yield opened
+
+    def _columns(self, opened: pq.ParquetFile) -> pa.Schema:
+        """Returns the file's columns with moments of the table's types, whatever Parquet type the file has for them.
+
+        Spark reads no file whose moments have or lack a zone otherwise than the table's, or have nanoseconds.
+        """
+        physical, zones = physical_fields(self.metadata), dict[str, str | None]()
+        for name, type_ in delta_fields(self.metadata):
+            zones[physical[name][0]] = None if _WITHOUT_ZONE in type_ else "UTC"
+        read = opened.schema_arrow.remove_metadata()
+        return pa.schema([field.with_type(_in_zone(field.type, zones.get(field.name))) for field in read])
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
         keys = [name for name in self._keys if name in rows.schema.names]
@@ -185,6 +208,19 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """Returns one table with the columns of `schema`. A column that a file lacks is NULL, as for every reader."""
     tables = (pa.Table.from_batches([batch]) for batch in batches)
     return pa.concat_tables([schema.empty_table(), *tables], promote_options="default")
+
+
+def _in_zone(type_: pa.DataType, zone: str | None) -> pa.DataType:
+    """Returns the type with all its moments in microseconds and in this zone."""
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("us", zone)
+    if pa.types.is_list(type_):
+        inside = type_.value_field.with_type(_in_zone(type_.value_type, zone))
+        return type_ if inside == type_.value_field else pa.list_(inside)
+    if pa.types.is_map(type_):
+        inside = type_.item_field.with_type(_in_zone(type_.item_type, zone))
+        return type_ if inside == type_.item_field else pa.map_(type_.key_field, inside)
+    return type_
 
 
 def _of_both(schema: pa.Schema, other: pa.Schema) -> pa.Schema | None:

@@ -106,7 +106,7 @@ def test_the_worker_finds_what_spark_finds(
     assert len(found) == 5
     assert ("", (1,), True, True) in found
     for path in (tmp_path / "bucket" / lake_key(table.name)).rglob("*.parquet"):
-        pq.write_table(pq.read_table(path), path, row_group_size=1)
+        pq.write_table(pq.read_table(path), path, row_group_size=1, use_deprecated_int96_timestamps=True)
     assert without_spark(store, table, work) == found, "some row groups are not searched"
 
 
