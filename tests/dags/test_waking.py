@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from cdc_wake_up_policy import WakeUpPolicy
@@ -158,6 +159,21 @@ def test_a_table_with_a_holder_is_told_apart(shop: Shop) -> None:
     shop.acquire()
     found = first(shop)
     assert (found[ORDERS].is_leased, found[CUSTOMERS].is_leased) == (True, False)
+
+
+def test_an_old_request_keeps_a_table_asleep_only_while_a_resident_worker_is_alive(shop: Shop) -> None:
+    register_both(shop, 1)
+    requests = shop.store.slice_requests
+    requests.ask(UUID(int=1), shop.orders.name, by_hand=False)
+    assert first(shop)[ORDERS].is_leased
+    run_sql(shop.url, "UPDATE cdc.slice_request SET requested_at = requested_at - interval '3 minutes'")
+    assert not first(shop)[ORDERS].is_leased
+    requests.renew("a worker", duration=timedelta(minutes=1))
+    assert first(shop)[ORDERS].is_leased
+    assert requests.take("a worker", running=[]) is not None
+    assert first(shop)[ORDERS].is_leased
+    run_sql(shop.url, "UPDATE cdc.resident_worker SET expires_at = now()")
+    assert not first(shop)[ORDERS].is_leased
 
 
 def test_it_goes_on_when_the_store_comes_back_elsewhere(shop: Shop) -> None:

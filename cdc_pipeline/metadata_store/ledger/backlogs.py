@@ -31,10 +31,20 @@ _NEWEST_OF_TABLE = """
     ORDER BY slice.number DESC
     LIMIT 1
     """
+_HAS_WORKERS = """EXISTS (
+        SELECT FROM cdc.resident_worker AS worker
+        WHERE worker.stream = source.stream AND worker.expires_at > clock_timestamp()
+    )"""
+# One whose task is lost, as with Airflow's database, and that no worker takes, stays open for ever.
+_IS_ASKED = f"""coalesce(
+        request.state IN ('requested', 'taken')
+        AND (request.requested_at > clock_timestamp() - interval '2 minutes' OR {_HAS_WORKERS}),
+        false
+    )"""
 _NEWEST_WAITING = f"""
     SELECT cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
            newest.number AS newest,
-           lease.table_id IS NOT NULL OR coalesce(request.state IN ('requested', 'taken'), false) AS is_leased,
+           lease.table_id IS NOT NULL OR {_IS_ASKED} AS is_leased,
            coalesce(request.state = 'done' AND request.goes_on_until > clock_timestamp(), false) AS is_awaited,
            false AS wants_snapshot
     FROM cdc.source_table AS source
@@ -60,10 +70,7 @@ _RECENT_REQUESTS = f"""
            request.request_id,
            request.state,
            request.worker,
-           EXISTS (
-               SELECT FROM cdc.resident_worker AS worker
-               WHERE worker.stream = source.stream AND worker.expires_at > clock_timestamp()
-           ) AS has_workers,
+           {_HAS_WORKERS} AS has_workers,
            coalesce(request.goes_on_until > clock_timestamp(), false) AS goes_on,
            CASE
                WHEN request.state = 'done' AND request.goes_on_until > clock_timestamp()
@@ -105,7 +112,8 @@ class RecentRequest:
 class Backlog:
     """A table with work waiting: slices to apply, or with `wants_snapshot` a new snapshot to take.
 
-    `is_leased`: a worker is at work on it, or is asked to be by a slice request. `is_awaited`: a slice run is open that
+    `is_leased`: a worker is at work on it, or is asked to be by a slice request; an older request counts only while a
+    resident worker is alive. `is_awaited`: a slice run is open that
     asks for it.
 
     A table that pauses after a failure has no backlog, and neither has one whose wanted snapshot is being taken, or
