@@ -41,9 +41,17 @@ _NAMED = re.compile(
 )
 
 
+def storable(text: str) -> str:
+    """Returns `text` as every store and terminal takes it: with escapes in place of NUL and of lone surrogates."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
 def redacted(text: str) -> str:
-    """Returns `text` without the passwords of URLs and without the values after `password=`, `token:` and the like."""
-    return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1:{HIDDEN}@", text))
+    """Returns `text`, storable, without the passwords of URLs and the values after `password=`, `token:` and the like.
+
+    Every error's text and every line of the log passes here; they may quote values of rows.
+    """
+    return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1:{HIDDEN}@", storable(text)))
 
 
 class CdcError(Exception):

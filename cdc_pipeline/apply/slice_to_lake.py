@@ -228,7 +228,7 @@ class SliceWorker:
 
     def _pause(self, lease: Lease, table: TableName, error: Exception) -> None:
         is_foreseen = isinstance(error, (CdcError, OSError))
-        found = str(error) if is_foreseen else redacted(f"{type(error).__name__}: {error}")
+        found = redacted(str(error) if is_foreseen else f"{type(error).__name__}: {error}")
         is_outage = isinstance(error, OSError) or (isinstance(error, CdcError) and error.outage)
         pause = self.work.store.failures.record(lease, found, retry_policy=self.retry_policy, is_outage=is_outage)
         words = "table parked" if pause.parks else "table pauses"

@@ -62,6 +62,7 @@ def create_store_engine(url: str, *, clock: Callable[[], float] = time.monotonic
     )
     _ping_unused_connections(engine, clock)
     _leave_read_only_servers(engine)
+    _refuse_other_texts(engine)
     return engine
 
 
@@ -133,6 +134,22 @@ def _leave_read_only_servers(engine: Engine) -> None:
     def leave(context: ExceptionContext) -> None:
         if _sqlstate(context.original_exception) in _AWAY:
             context.is_disconnect = True
+
+
+def _refuse_other_texts(engine: Engine) -> None:
+    """Raises our error for a parameter with NUL or a lone surrogate. The driver's is a ValueError, not one of its own.
+
+    Such texts are not escaped here: those that name something would then name something else.
+    """
+
+    @event.listens_for(engine, "handle_error")
+    def refuse(context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, ValueError):
+            raise RegistryError(
+                f"a text that the metadata store cannot hold: {context.original_exception}",
+                expected="UTF-8 without NUL",
+                remedy="correct the text; nothing was written",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

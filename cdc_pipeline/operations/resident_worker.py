@@ -18,7 +18,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, WrappedLogger
 
-from cdc_pipeline.errors import CdcError, redacted
+from cdc_pipeline.errors import CdcError, SetupError, StoreAway, redacted
 from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest, SliceRequests
 
@@ -169,11 +169,22 @@ class ResidentWorker:
                 return
 
     def _ended(self, request: SliceRequest, report: Mapping[str, Any] | None, error: str | None, lines: str) -> bool:
-        """Returns whether the outcome is recorded, or no longer wanted. False while the metadata store is away."""
+        """Returns whether the outcome is recorded, or no longer wanted. False while the metadata store is away.
+
+        An outcome that cannot be recorded is replaced by an error that says so.
+        """
         try:
-            if not self.requests.end(request, report=report, error=error, log=lines):
-                log.info("the outcome of a run is not wanted any more", table=str(request.table))
+            try:
+                is_wanted = self.requests.end(request, report=report, error=error, log=lines)
+            except (StoreAway, SetupError):
+                raise
+            except Exception:  # whatever it is, it ends this request and no other one
+                log.exception("outcome not recorded", table=str(request.table), report=report, error=error)
+                refused = f"what came of the run cannot be recorded; it is in the log of {self.owner}"
+                is_wanted = self.requests.end(request, report=None, error=refused)
         except CdcError as away:
             log.warning("outcome not recorded yet", table=str(request.table), found=away.found)
             return False
+        if not is_wanted:
+            log.info("the outcome of a run is not wanted any more", table=str(request.table))
         return True

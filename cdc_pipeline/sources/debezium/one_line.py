@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cdc_pipeline.errors import CdcError
+from cdc_pipeline.errors import CdcError, storable
 
 MOST_DIGITS = 4_300
 """Most digits of a number that is written out, before or after the point: Python's own limit for whole numbers."""
@@ -149,9 +149,8 @@ def slow_json(text: str, decoder: json.JSONDecoder | None = None) -> Any:
 
 
 def printable(text: str, most: int = _SHOWN_CHARACTERS) -> str:
-    """Returns a text that every store and terminal accepts: shortened, without NUL and without invalid UTF-8."""
-    shown = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
-    return shown.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+    """Returns a text that every store and terminal accepts, shortened."""
+    return storable(text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)")
 
 
 def is_storable(name: object) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -60,6 +61,13 @@ def test_an_unknown_query_and_an_unknown_parameter_are_named(cdc: CommandLine) -
     assert "there is no query nothing; expected one of " in refusal(cdc, "sql", "nothing", exit_code=USAGE)
     assert "has no parameter colour" in refusal(cdc, "sql", "lag", "--set", "colour=red", exit_code=USAGE)
     assert "--set 'colour' has no equals sign" in refusal(cdc, "sql", "lag", "--set", "colour", exit_code=USAGE)
+
+
+def test_a_parameter_that_is_no_text_of_the_metadata_store_is_named(cdc: CommandLine) -> None:
+    word = os.fsdecode(b"table=caf\xe9")
+    error = refusal(replace(cdc, server=None), "sql", "lag", "--set", word)
+    assert "a text that the metadata store cannot hold: 'utf-8' codec" in error
+    assert "expected UTF-8 without NUL" in error
 
 
 def test_a_limit_that_is_no_number_of_rows_is_named(cdc: CommandLine) -> None:

@@ -152,6 +152,19 @@ def test_whatever_a_table_ends_with_the_others_are_repaired(world: World, error:
     assert [table.problem for table in repaired] == [None] * len(others)
 
 
+@pytest.mark.parametrize("error", [LakeError, RuntimeError])
+@pytest.mark.parametrize("value", ["a\0b", "caf\udce9"], ids=["NUL", "no UTF-8"])
+def test_a_failure_that_quotes_what_no_store_takes_pauses_its_table(
+    world: World, error: type[Exception], value: str
+) -> None:
+    things, *_ = world.tables
+    with world.process(refusal(error(f"no folder {value}"))) as pipeline:
+        (failed,) = pipeline.slice_runs().apply([things])
+        assert isinstance(failed.error, LakeError)
+        (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
+        assert failure.endswith(f"no folder {value!r}".replace("'", ""))
+
+
 def test_a_backfill_tries_tables_that_pause(world: World) -> None:
     with world.process(refusal(LakeAway("nothing answers"))) as pipeline:
         pipeline.slice_runs().apply(world.tables)

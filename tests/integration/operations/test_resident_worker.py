@@ -81,6 +81,28 @@ def test_an_error_that_nobody_foresaw_ends_its_run_and_no_other(shop: Shop) -> N
     assert "ZeroDivisionError: division by zero" in str(outcome(shop, CUSTOMERS).error)
 
 
+@pytest.mark.parametrize("value", ["a\0b", "caf\udce9"], ids=["NUL", "no UTF-8"])
+def test_a_run_whose_error_quotes_what_no_store_takes_ends_with_that_error(shop: Shop, value: str) -> None:
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        if request.request_id == CUSTOMERS:
+            message = f"no folder {value}"
+            raise LakeError(message)
+        return {}
+
+    worker(shop, run, RunLines(str)).work(Event(), lambda: None, until_idle=True)
+    assert outcome(shop, ORDERS).state is RequestState.DONE
+    assert outcome(shop, CUSTOMERS).error == f"no folder {value!r}".replace("'", "")
+
+
+def test_a_run_whose_outcome_cannot_be_recorded_fails_and_no_other_one(shop: Shop) -> None:
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        return {"claims": object() if request.request_id == CUSTOMERS else 1}
+
+    worker(shop, run, RunLines(str)).work(Event(), lambda: None, until_idle=True)
+    assert outcome(shop, ORDERS).report == {"claims": 1}
+    assert outcome(shop, CUSTOMERS).error == "what came of the run cannot be recorded; it is in the log of resident"
+
+
 def test_a_worker_that_is_stopped_hands_its_runs_back(shop: Shop) -> None:
     stop, has_begun, may_end = Event(), Event(), Event()
 

@@ -58,6 +58,10 @@ def test_the_message_joins_what_was_found_what_was_expected_and_what_to_do() -> 
     assert str(CdcError("the slot is gone")) == "the slot is gone"
 
 
+def test_every_error_can_be_stored_and_printed_whatever_it_quotes() -> None:
+    assert str(CdcError("name is 'a\0b'", remedy="rename caf\udce9")) == r"name is 'a\x00b'; rename caf\udce9"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
