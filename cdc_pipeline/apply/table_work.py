@@ -6,7 +6,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cdc_pipeline.errors import LeaseBusy
+import structlog
+
+from cdc_pipeline.errors import CdcError, LeaseBusy
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, renewed
 from cdc_pipeline.metadata_store.leases import Lease
@@ -14,6 +16,8 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,8 @@ class TableWork:
     def leased(self, table_id: int) -> Iterator[tuple[Lease, LeaseKeeper]]:
         """Acquires the table's lease for the block, and releases it when the block ends or raises.
 
-        Raises LeaseBusy, without waiting, when somebody has it.
+        Raises LeaseBusy, without waiting, when somebody has it. A lease that cannot be released expires by itself:
+        that is only logged, because what the block did is done.
         """
         leases, duration = self.store.leases, self.lease_length
         sent = time.monotonic()
@@ -42,7 +47,12 @@ class TableWork:
             with renewed(lambda: leases.renew(lease, duration=duration), duration, sent=sent, what=what) as keeper:
                 yield lease, keeper
         finally:
-            leases.release(lease)
+            try:
+                leases.release(lease)
+            except CdcError as error:
+                log.warning(
+                    "lease not released, it expires", of=what, seconds=duration.total_seconds(), found=error.found
+                )
 
     @contextmanager
     def leased_when_free(

@@ -20,7 +20,10 @@ from cdc_pipeline.record import TableName
 
 _TYPES: dict[str, TypeEngine[Any]] = {"request_id": Uuid(), "state": State(RequestState), "report": JSON()}
 MOST_ATTEMPTS = 3
-"""A request that so many workers died of is failed, so that one table does not end the runs of the others for ever."""
+"""A request that so many workers died of is failed, so that one table does not end the runs of the others for ever.
+
+A try that met a metadata store that was away counts too.
+"""
 _COLUMNS = """
     request.table_id, request_id, by_hand, request.state, attempts, worker, requested_at, taken_at, ended_at,
     report, error, log, goes_on_until, database_name, schema_name, table_name
@@ -68,7 +71,7 @@ _IS_LEFT = """
         SELECT FROM cdc.resident_worker
         WHERE owner = request.worker AND resident_worker.expires_at > clock_timestamp()
     )"""
-# The worker did not get the answer to an earlier take.
+# The worker did not get the answer to an earlier take, or left a run whose metadata store was away.
 _IS_UNKNOWN = "request.state = 'taken' AND request.worker = :worker AND request.request_id <> ALL(:running)"
 _GIVE_UP = text(f"""
     UPDATE cdc.slice_request AS request

@@ -20,7 +20,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from cdc_pipeline.errors import CdcError, SetupError, StoreAway, redacted
 from cdc_pipeline.metadata_store.lease_keeper import renewed
-from cdc_pipeline.metadata_store.slice_requests import SliceRequest, SliceRequests
+from cdc_pipeline.metadata_store.slice_requests import MOST_ATTEMPTS, SliceRequest, SliceRequests
 
 log = structlog.get_logger()
 
@@ -34,6 +34,7 @@ GRACE_OF_A_CHANGE = timedelta(seconds=30)
 LONGEST_RUN = timedelta(hours=2)
 """While a run takes longer, the worker has no heartbeat for its supervisor, which then ends it: no thread can be."""
 _POLL = timedelta(milliseconds=200)
+_STORE_AWAY_PAUSE = timedelta(seconds=1)
 
 Run = Callable[[SliceRequest], Mapping[str, Any]]
 
@@ -152,13 +153,20 @@ class ResidentWorker:
             return None
 
     def _run(self, request: SliceRequest, stop: Event) -> None:
-        """Runs in a thread. An error ends the run and no other one."""
+        """Runs in a thread. An error ends the run and no other one.
+
+        If the metadata store was away, the request is left as it is: the worker takes it again when the store is back.
+        """
         report, error = None, None
         with bound_contextvars(**{REQUEST: str(request.request_id)}):
             log.info("slice run begins", table=str(request.table), worker=self.owner, attempt=request.attempts)
             try:
                 report = self.run(request)
             except CdcError as failed:
+                if isinstance(failed, StoreAway) and request.attempts < MOST_ATTEMPTS:
+                    log.warning("slice run is tried again", table=str(request.table), found=failed.found)
+                    stop.wait(_STORE_AWAY_PAUSE.total_seconds())
+                    return
                 error = str(failed)
             except Exception as failed:  # a thread has no caller: the error goes to the request and to the worker's log
                 log.exception("slice run failed", table=str(request.table))

@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
+from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.errors import LakeAway, LakeError, ObjectStoreAway, SliceDamaged, TablePauses
+from cdc_pipeline.errors import LakeAway, LakeError, LeaseBusy, ObjectStoreAway, SliceDamaged, StoreAway, TablePauses
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.states import TableState
-from cdc_pipeline.steps import Moment, OnStep
+from cdc_pipeline.metadata_store.states import RequestState, TableState
+from cdc_pipeline.operations.resident_worker import RunLines
+from cdc_pipeline.steps import Moment, OnStep, no_step
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.invariants import check
 from tests.crash.world import World, apply_all, register_changes, waiting_world
@@ -163,6 +166,45 @@ def test_a_failure_that_quotes_what_no_store_takes_pauses_its_table(
         assert isinstance(failed.error, LakeError)
         (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
         assert failure.endswith(f"no folder {value!r}".replace("'", ""))
+
+
+@pytest.mark.parametrize("error", [None, LakeError("the value of no column can be read")])
+def test_a_lease_that_cannot_be_released_changes_nothing_of_how_a_run_ends(
+    world: World, error: Exception | None
+) -> None:
+    things, *_ = world.tables
+    refuse = refusal(error) if error else no_step
+    leave = refusal(StoreAway("nobody listens"), at="lease.release")
+
+    def on_step(name: str, moment: Moment) -> None:
+        refuse(name, moment)
+        leave(name, moment)
+
+    with world.process(on_step) as pipeline:
+        (found,) = pipeline.slice_runs().apply([things])
+        assert found.error is error
+        (busy,) = pipeline.slice_runs().apply([things], by_hand=True)
+        assert isinstance(busy.error, LeaseBusy), "until it expires"
+
+
+@pytest.mark.parametrize("step", ["claim.record", "claim.mark_applied"])
+def test_a_resident_worker_finishes_a_run_whose_metadata_store_was_away_for_a_moment(world: World, step: str) -> None:
+    things, *_ = world.tables
+    left = [StoreAway("nobody listens")]
+
+    def on_step(name: str, moment: Moment) -> None:
+        if (name, moment) == (step, Moment.BEFORE) and left:
+            raise left.pop()
+
+    with world.process(on_step) as pipeline:
+        requests = pipeline.store.slice_requests
+        requests.ask(UUID(int=1), things, by_hand=False)
+        pipeline.resident_worker(RunLines(str)).work(Event(), lambda: None, until_idle=True)
+        found = requests.find(UUID(int=1))
+        assert found is not None
+        assert (found.state, found.attempts, not left) == (RequestState.DONE, 2, True)
+        apply_all(pipeline)
+    check(world)
 
 
 def test_a_backfill_tries_tables_that_pause(world: World) -> None:

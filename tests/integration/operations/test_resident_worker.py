@@ -13,7 +13,7 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
 
-from cdc_pipeline.errors import LakeError
+from cdc_pipeline.errors import LakeError, StoreAway
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
 from cdc_pipeline.operations.resident_worker import REQUEST, ResidentWorker, RunLines
@@ -101,6 +101,21 @@ def test_a_run_whose_outcome_cannot_be_recorded_fails_and_no_other_one(shop: Sho
     worker(shop, run, RunLines(str)).work(Event(), lambda: None, until_idle=True)
     assert outcome(shop, ORDERS).report == {"claims": 1}
     assert outcome(shop, CUSTOMERS).error == "what came of the run cannot be recorded; it is in the log of resident"
+
+
+def test_a_run_that_meets_a_metadata_store_that_is_away_is_tried_again_twice(shop: Shop) -> None:
+    tries = list[UUID]()
+
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        tries.append(request.request_id)
+        if request.request_id == CUSTOMERS or tries.count(ORDERS) == 1:
+            message = "nobody listens"
+            raise StoreAway(message)
+        return {"claims": 1}
+
+    worker(shop, run, RunLines(str)).work(Event(), lambda: None, until_idle=True)
+    assert (tries.count(ORDERS), outcome(shop, ORDERS).report) == (2, {"claims": 1})
+    assert (tries.count(CUSTOMERS), outcome(shop, CUSTOMERS).error) == (3, "nobody listens")
 
 
 def test_a_worker_that_is_stopped_hands_its_runs_back(shop: Shop) -> None:
