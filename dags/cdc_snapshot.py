@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import DAG, AssetWatcher, task
 from cdc_dag import changed_tables, chosen_tables, configured_settings, database_tag, default_args, runbook
 from cdc_other_task import check_goes_on
-from cdc_params import poll_seconds, tables, target_file_mb, worker_slots
+from cdc_params import chosen_slots, poll_seconds, tables, target_file_mb, worker_slots
 from cdc_trigger import SnapshotWantedTrigger
 
 SETTINGS = configured_settings()
@@ -35,7 +35,7 @@ with DAG(
         from snapshot.wiring import snapshot_runs
 
         with opened_pipeline() as pipeline:
-            return snapshot_runs(pipeline).begin(chosen_tables(dag_run.run_type, params), params["concurrency"])
+            return snapshot_runs(pipeline).begin(chosen_tables(dag_run.run_type, params), chosen_slots(params))
 
     @task(priority_weight=100)
     def orchestrate(orders: list[dict[str, Any]], params: Any = None, ti: Any = None) -> list[dict[str, Any]]:

@@ -1,11 +1,13 @@
 """The fields of the DAGs' forms, each with its title, description and range."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from airflow.sdk import Param
 from airflow.sdk.configuration import conf
 
-from cdc_pipeline.errors import UsageError
+from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.settings import Settings
 
 WHAT = "What"
@@ -66,6 +68,20 @@ def worker_slots(settings: Settings) -> Param:
         f" {OTHER_TASK_SLOTS}, so that slices are still applied.",
         section=HOW,
     )
+
+
+def chosen_slots(params: Mapping[str, Any]) -> int:
+    """Returns the number of worker slots that the form has.
+
+    Raises SettingsError if Airflow runs one task at a time: the orchestrator would wait for them for ever.
+    """
+    if conf.getint("core", "parallelism") == 1:
+        raise SettingsError(
+            "core.parallelism of this Airflow is 1",
+            expected="at least 2: an orchestrator and a worker slot run side by side",
+            remedy="set AIRFLOW__CORE__PARALLELISM and start Airflow again, or run cdc snapshot",
+        )
+    return int(params["concurrency"])
 
 
 def target_file_mb(settings: Settings) -> Param:

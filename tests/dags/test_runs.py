@@ -1,5 +1,6 @@
 """Each DAG run by Airflow over a real source, metadata store and Spark."""
 
+import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.wiring import Pipeline
 from snapshot.hand_offs import SlotOrder, to_json
 from snapshot.wiring import snapshot_runs
-from tests.dags.airflow_process import DagRuns
+from tests.dags.airflow_process import Airflow, DagRuns
 from tests.support.pipelines import (
     POLL,
     consume,
@@ -160,6 +161,16 @@ def test_a_snapshot_run_ends_red_if_the_source_refuses_one_of_its_tables(install
     with worker_slot(pipeline), pytest.raises(SnapshotError, match=r"shop\.public\.gone: items has no key"):
         half.orchestrate([order])
     assert installation.lake() == [(1, "one"), (2, "two")]
+
+
+def test_a_snapshot_is_refused_by_an_airflow_that_runs_one_task_at_a_time(
+    installation: Installation, airflow: Airflow
+) -> None:
+    environment = {**installation.environment, "AIRFLOW__CORE__PARALLELISM": "1"}
+    with airflow.process("run_dag") as process:
+        output, _ = process.communicate(json.dumps(["cdc_snapshot", {}, environment, ""]) + "\n")
+    assert "core.parallelism of this Airflow is 1; expected at least 2" in output
+    assert '"begin[-1]": "failed"' in output
 
 
 @contextmanager
