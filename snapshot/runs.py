@@ -65,12 +65,13 @@ class SnapshotRuns:
 
         Leaves out those of which one is being taken, and those whose last ones failed, until their pause is over.
         Readers see the old rows until the commit that shows the new ones. An error is only logged, such as of a source
-        that is away: slices of the other tables can be applied meanwhile.
+        or of a metadata store that is away: slices of the other tables can be applied meanwhile.
         """
-        due = self._due(self.wanted(tables))
-        if not due:
-            return ()
+        due: tuple[TableName, ...] = ()
         try:
+            due = self._due(self.wanted(tables))
+            if not due:
+                return ()
             refused = self.set_up(due)
             ready = tuple(name for name in due if name not in refused)
             log.info("snapshots begin by themselves", tables=", ".join(map(str, ready)))

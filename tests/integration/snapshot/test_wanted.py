@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import CdcError, SourceAway
+from cdc_pipeline.errors import CdcError, SourceAway, StoreAway
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import Moment
 from snapshot.wiring import snapshot_runs
 from tests.crash.world import World, new_world
 from tests.support.pipelines import set_up_and_consume
@@ -59,3 +60,12 @@ def test_a_source_that_is_away_keeps_nobody_from_applying_slices(world: World) -
 
     with world.process() as pipeline:
         assert replace(snapshot_runs(pipeline), set_up=away).take_wanted(world.tables, slots=1) == ()
+
+
+def test_a_metadata_store_that_is_away_ends_nobody_who_applies_slices(world: World) -> None:
+    def away(name: str, moment: Moment) -> None:
+        if (name, moment) == ("table.list", Moment.BEFORE):
+            raise StoreAway("nobody listens")
+
+    with world.process(away) as pipeline:
+        assert snapshot_runs(pipeline).take_wanted(world.tables, slots=1) == ()
