@@ -16,7 +16,7 @@ from cdc_dag import is_by_hand
 from cdc_open_store import metadata_store_url, open_store
 from cdc_wake_up_policy import WakeUpPolicy, WorkerWatch
 
-from cdc_pipeline.errors import NoWorker, StoreAway
+from cdc_pipeline.errors import CdcError, NoWorker, StoreAway
 from cdc_pipeline.metadata_store.states import NOT_REGISTERED, RequestState
 from cdc_pipeline.record import TableName
 
@@ -152,12 +152,14 @@ class SliceRunTrigger(_StoreTrigger):
         await asyncio.to_thread(self._cancel)
 
     async def _tried(self, recent: "RecentRequest | None") -> TriggerEvent | None:
-        """Returns what `_event` does; None while the metadata store is away."""
+        """Returns what `_event` does; None while the metadata store is away. Any other error of ours ends the task."""
         try:
             return await self._event(recent)
         except StoreAway as error:
             self.log.warning("the metadata store is away: %s", error.found)
             return None
+        except CdcError as error:  # such as of a pipeline.yml that somebody edits
+            return await self._failed(str(error))
 
     async def _event(self, recent: "RecentRequest | None") -> TriggerEvent | None:
         """Asks at the first call. Returns the event that ends the task; None while the run is open."""
