@@ -31,8 +31,11 @@ GRACE = timedelta(seconds=3)
 """How long runs may go on after SIGTERM before their requests are handed back."""
 GRACE_OF_A_CHANGE = timedelta(seconds=30)
 """How long runs may go on after the settings have changed. Meanwhile no other table of the worker gets a run."""
-LONGEST_RUN = timedelta(hours=2)
-"""While a run takes longer, the worker has no heartbeat for its supervisor, which then ends it: no thread can be."""
+LONGEST_SILENCE = timedelta(hours=2)
+"""While a run has logged nothing, such as a claim, for longer, the worker has no heartbeat for its supervisor.
+
+The supervisor then ends the worker: a thread cannot be ended.
+"""
 _POLL = timedelta(milliseconds=200)
 _STORE_AWAY_PAUSE = timedelta(seconds=1)
 
@@ -53,6 +56,7 @@ class RunLines:
 
     render: Callable[[EventDict], str]
     _lines: dict[str, "deque[str]"] = field(default_factory=dict)
+    _last: dict[str, float] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -61,11 +65,17 @@ class RunLines:
             line = self.render({name: value for name, value in event.items() if name != REQUEST})
             with self._lock:
                 self._lines.setdefault(request, deque(maxlen=MOST_LINES)).append(line)
+                self._last[request] = time.monotonic()
         return event
+
+    def last(self, request: str) -> float:
+        """Returns when the run logged its last line, by the monotonic clock; minus infinity before its first one."""
+        return self._last.get(request, float("-inf"))
 
     def taken(self, request: str) -> str:
         """Returns the lines of a run, and forgets them."""
         with self._lock:
+            self._last.pop(request, None)
             return "\n".join(self._lines.pop(request, ()))
 
 
@@ -88,6 +98,7 @@ class ResidentWorker:
     settings_poll: timedelta = timedelta(seconds=10)
     grace: timedelta = GRACE
     grace_of_a_change: timedelta = GRACE_OF_A_CHANGE
+    longest_silence: timedelta = LONGEST_SILENCE
 
     def work(self, stop: Event, beat: Callable[[], None], *, until_idle: bool = False) -> None:
         """Works until `stop` is set, or with `until_idle` until no request waits. Calls `beat` about every second.
@@ -124,7 +135,7 @@ class ResidentWorker:
                 is_current, checked = self.is_current(), time.monotonic()
             if not is_current and time.monotonic() - checked >= self.grace_of_a_change.total_seconds():
                 return
-            if all(time.monotonic() - run.begun < LONGEST_RUN.total_seconds() for run in runs.values()):
+            if not any(self._is_silent(run) for run in runs.values()):
                 beat()
             for ended in [run for run in runs if run.done()]:
                 del runs[ended]
@@ -141,6 +152,10 @@ class ResidentWorker:
                 return
             else:
                 stop.wait(_POLL.total_seconds())
+
+    def _is_silent(self, run: Running) -> bool:
+        last = max(run.begun, self.lines.last(str(run.request_id)))
+        return time.monotonic() - last >= self.longest_silence.total_seconds()
 
     def _next(self, running: Sequence[UUID], *, may_fail: bool) -> SliceRequest | None:
         """Takes a request, if one is free. Waits for a metadata store that is away, or raises StoreAway if it may."""

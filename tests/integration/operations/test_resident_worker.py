@@ -1,5 +1,6 @@
 """A resident worker: tables side by side, none in another's way, and requests that outlive it."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -163,6 +164,36 @@ def test_a_long_run_holds_no_table_back_after_the_settings_have_changed(shop: Sh
         assert outcome(shop, ORDERS).state is RequestState.REQUESTED
     finally:
         may_end.set()
+
+
+@pytest.mark.parametrize("logs", [True, False], ids=["goes on", "hangs"])
+def test_a_worker_has_a_heartbeat_however_long_a_run_takes_that_goes_on(shop: Shop, *, logs: bool) -> None:
+    lines, longest, late_beats = RunLines(str), timedelta(seconds=1), list[int]()
+    begun, may_end = time.monotonic(), Event()
+    structlog.configure(processors=[merge_contextvars, lines, JSONRenderer()])
+
+    def beat() -> None:
+        if time.monotonic() - begun > 2 * longest.total_seconds():
+            late_beats.append(1)
+
+    def run(_: SliceRequest) -> Mapping[str, Any]:
+        while not may_end.wait(0.05):
+            if logs:
+                structlog.get_logger().info("claim applied")
+        return {}
+
+    shop.store.slice_requests.cancel(CUSTOMERS)
+    resident = replace(worker(shop, run, lines), longest_silence=longest)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            working = threads.submit(resident.work, Event(), beat, until_idle=True)
+            try:
+                assert eventually(lambda: bool(late_beats), seconds=4) is logs
+            finally:
+                may_end.set()
+            working.result(30)
+    finally:
+        structlog.reset_defaults()
 
 
 def test_each_run_keeps_the_lines_that_it_logged_itself(shop: Shop) -> None:
