@@ -38,7 +38,7 @@ class DynamodbClient:
     def describe(self, name: str) -> ShardStream | None:
         doing = f"describing the table {name}"
         try:
-            table = self._calls(doing, lambda: self._tables.describe_table(TableName=name))["Table"]
+            table = self._calls(doing, lambda: self._tables.describe_table(TableName=name), "Table")["Table"]
             address = str(table.get("LatestStreamArn") or "")
             shards, since = self._shards(doing, address) if address else ({}, None)
         except ClientError as error:
@@ -75,7 +75,9 @@ class DynamodbClient:
     def fetch(self, stream: ShardStream, iterator: str) -> Fetched | None:
         doing = f"reading the stream of {stream.name}"
         try:
-            answer = self._calls(doing, lambda: self._streams.get_records(ShardIterator=iterator, Limit=_MOST_RECORDS))
+            answer = self._calls(
+                doing, lambda: self._streams.get_records(ShardIterator=iterator, Limit=_MOST_RECORDS), "Records"
+            )
         except ClientError as error:
             if code_of(error) in (_EXPIRED, _TRIMMED):
                 return None
@@ -107,8 +109,9 @@ class DynamodbClient:
             after = {"ExclusiveStartShardId": answer["LastEvaluatedShardId"]}
 
     def _described(self, doing: str, address: str, after: Mapping[str, str]) -> Mapping[str, Any]:
-        answer = self._calls(doing, lambda: self._streams.describe_stream(StreamArn=address, **after))
-        found: Mapping[str, Any] = answer["StreamDescription"]
+        key = "StreamDescription"
+        answer = self._calls(doing, lambda: self._streams.describe_stream(StreamArn=address, **after), key)
+        found: Mapping[str, Any] = answer[key]
         return found
 
 

@@ -1,9 +1,9 @@
 """Calls to AWS's streams: repeated while that can help; a failure becomes one of the pipeline's errors."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import boto3.session
 import botocore.session
@@ -18,7 +18,7 @@ from cdc_pipeline.settings.aws import AwsStreams
 
 log = structlog.get_logger()
 
-Answer = TypeVar("Answer")
+Answer = Mapping[str, Any]
 CONNECT_SECONDS, ANSWER_SECONDS = 5, 30
 TIMEOUT = timedelta(seconds=30)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
@@ -44,14 +44,30 @@ _NO_CREDENTIALS = (
 _REMEDY = "set AWS's variables in the environment, or profile or credentials_file of source; never write keys here"
 
 
+class AnswerOfOthers(exceptions.HTTPClientError):
+    """Status 200 and a content that is not AWS's: a page of a proxy, nothing, or an answer that was cut off."""
+
+    fmt = "the answer is not AWS's, but perhaps a proxy's: it has no {key}"
+
+
 class StreamCalls:
     """Waits between tries are random and grow. A call fails when it has been repeated for `timeout`."""
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
         self._timeout = timeout
 
-    def __call__(self, doing: str, call: Callable[[], Answer]) -> Answer:
-        """Raises ClientError for what the caller knows better, SourceAway, or an error that somebody has to act on."""
+    def __call__(self, doing: str, call: Callable[[], Answer], key: str) -> Answer:
+        """Returns an answer that has `key`, as each of AWS's has.
+
+        Raises ClientError for what the caller knows better, SourceAway, or an error that somebody has to act on.
+        """
+
+        def checked() -> Answer:
+            answer = call()
+            if key not in answer:
+                raise AnswerOfOthers(key=key)
+            return answer
+
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_random_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
@@ -60,7 +76,7 @@ class StreamCalls:
             reraise=True,
         )
         try:
-            return retrying(call)
+            return retrying(checked)
         except ClientError as error:
             if not may_pass(error):
                 raise
@@ -75,14 +91,22 @@ class StreamCalls:
             raise SettingsError(
                 f"{doing} failed: {error}", remedy="mend region, endpoint or profile of source in pipeline.yml"
             ) from error
+        except RuntimeError as error:
+            if not may_pass(error):
+                raise
+            raise SourceAway(
+                f"{doing} failed for {TIMEOUT}: {error}",
+                expected="credentials that are valid now",
+                remedy="mend what refreshes the credentials, such as the machine's role, or this machine's clock",
+            ) from error
 
 
 def opened_iterator(
-    calls: StreamCalls, doing: str, call: Callable[[], Any], *, sequence: str, refused_places: Collection[str]
+    calls: StreamCalls, doing: str, call: Callable[[], Answer], *, sequence: str, refused_places: Collection[str]
 ) -> str | None:
     """Returns the iterator of the answer; None if AWS refuses the record `sequence` with one of these codes."""
     try:
-        answer = calls(doing, call)
+        answer = calls(doing, call, "ShardIterator")
     except ClientError as error:
         if sequence and code_of(error) in refused_places:
             return None
@@ -110,7 +134,8 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         return code_of(error) in _THROTTLED or status >= _SERVER_ERROR
-    return isinstance(error, _BROKEN_CONNECTIONS)
+    # AWS's client has no class of its own for credentials that are still expired after it refreshed them.
+    return isinstance(error, _BROKEN_CONNECTIONS) or type(error) is RuntimeError
 
 
 def code_of(error: ClientError) -> str:

@@ -33,8 +33,8 @@ class KinesisClient:
     def describe(self, name: str) -> ShardStream | None:
         doing = f"describing the stream {name}"
         try:
-            answer = self._calls(doing, lambda: self._client.describe_stream_summary(StreamName=name))
-            found = answer["StreamDescriptionSummary"]
+            key = "StreamDescriptionSummary"
+            found = self._calls(doing, lambda: self._client.describe_stream_summary(StreamName=name), key)[key]
             shards = self._shards(doing, name)
         except ClientError as error:
             if code_of(error) in GONE:
@@ -66,7 +66,9 @@ class KinesisClient:
     def fetch(self, stream: ShardStream, iterator: str) -> Fetched | None:
         doing = f"reading {stream.name}"
         try:
-            answer = self._calls(doing, lambda: self._client.get_records(ShardIterator=iterator, Limit=_MOST_RECORDS))
+            answer = self._calls(
+                doing, lambda: self._client.get_records(ShardIterator=iterator, Limit=_MOST_RECORDS), "Records"
+            )
         except ClientError as error:
             if code_of(error) == _EXPIRED:
                 return None
@@ -96,7 +98,7 @@ class KinesisClient:
         found: dict[str, Shard] = {}
         asked: dict[str, str] = {"StreamName": name}
         while True:
-            answer: Mapping[str, Any] = self._calls(doing, partial(self._client.list_shards, **asked))
+            answer = self._calls(doing, partial(self._client.list_shards, **asked), "Shards")
             for shard in answer["Shards"]:
                 parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
                 found[shard["ShardId"]] = Shard(

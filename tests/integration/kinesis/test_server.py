@@ -1,22 +1,25 @@
 """Streams on a server that speaks Kinesis's protocol."""
 
 import json
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from botocore.exceptions import ClientError
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, StreamMoved
-from cdc_pipeline.settings.aws import KinesisSource
+from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
+from cdc_pipeline.sources.dynamodb.client import DynamodbClient
 from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
 from cdc_pipeline.sources.kinesis.client import KinesisClient, identity_of
-from cdc_pipeline.sources.kinesis.shards import Fetched
+from cdc_pipeline.sources.kinesis.shards import Fetched, ShardClient
 from tests.support.shards import KinesisStreams, MemoryStreams, debezium_event, kinesis_client
 
 ORDERS = "public.orders"
@@ -124,21 +127,85 @@ class Deleting(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def test_a_stream_that_is_being_deleted_is_gone_and_ends_no_reader_of_others(tmp_path: Path) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Deleting)
+@contextmanager
+def served(answers: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The endpoint of a server with these answers."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), answers)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        with closing(KinesisClient(settings(endpoint=endpoint), tmp_path)) as client:
-            assert client.describe("shop") is None
-            stream = MemoryStreams(streams={"shop": {}}).describe("shop")
-            assert stream is not None
-            with pytest.raises(StreamMoved, match="opening shard-0 of shop failed: ResourceNotFoundException"):
-                client.iterator(stream, "shard-0", "")
-            assert client.fetch(stream, "iterator") == Fetched(records=(), following="next", behind=None)
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_stream_that_is_being_deleted_is_gone_and_ends_no_reader_of_others(tmp_path: Path) -> None:
+    with served(Deleting) as endpoint, closing(KinesisClient(settings(endpoint=endpoint), tmp_path)) as client:
+        assert client.describe("shop") is None
+        stream = MemoryStreams(streams={"shop": {}}).describe("shop")
+        assert stream is not None
+        with pytest.raises(StreamMoved, match="opening shard-0 of shop failed: ResourceNotFoundException"):
+            client.iterator(stream, "shard-0", "")
+        assert client.fetch(stream, "iterator") == Fetched(records=(), following="next", behind=None)
+
+
+class Page(BaseHTTPRequestHandler):
+    """Answers every call with status 200 and the first one of `contents`, of which it leaves the last one."""
+
+    contents: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        content = self.contents.pop(0) if len(self.contents) > 1 else self.contents[0]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.mark.parametrize("content", [b"<html>log in</html>", b"", b"{}", b'{"Records": ['])
+def test_an_answer_that_is_not_of_aws_is_an_outage(tmp_path: Path, content: bytes) -> None:
+    class Proxy(Page):
+        contents: ClassVar[list[bytes]] = [content]
+
+    found = MemoryStreams(streams={"shop": {}}).describe("shop")
+    assert found is not None
+    stream, shard = replace(found, address="arn:aws:dynamodb:eu-west-1:1:table/shop/stream/1"), f"shardId-{1:020}"
+    with served(Proxy) as endpoint:
+        calls, own = StreamCalls(timedelta(0)), settings(endpoint=endpoint)
+        tables = DynamodbSource.model_validate({"kind": "dynamodb", "endpoint": endpoint, "region": "eu-west-1"})
+        clients: list[ShardClient] = [KinesisClient(own, tmp_path, calls), DynamodbClient(tables, tmp_path, calls)]
+        for client in clients:
+            for call in (
+                partial(client.describe, "shop"),
+                partial(client.iterator, stream, shard, ""),
+                partial(client.fetch, stream, "iterator"),
+            ):
+                with pytest.raises(SourceAway, match="the answer is not AWS's, but perhaps a proxy's: it has no"):
+                    call()
+            client.close()
+
+
+def test_a_call_is_repeated_until_the_answer_is_of_aws(tmp_path: Path) -> None:
+    class Proxy(Page):
+        contents: ClassVar[list[bytes]] = [b"<html>log in</html>", b'{"Records": []}']
+
+    stream = MemoryStreams(streams={"shop": {}}).describe("shop")
+    assert stream is not None
+    with served(Proxy) as endpoint, closing(KinesisClient(settings(endpoint=endpoint), tmp_path)) as client:
+        assert client.fetch(stream, "iterator") == Fetched(records=(), following=None, behind=None)
+
+
+def test_credentials_that_are_refreshed_and_still_expired_are_an_outage(tmp_path: Path) -> None:
+    """The next refresh may bring valid ones."""
+    answer = {"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "hidden", "SessionToken": "c"}
+    (tmp_path / "answer").write_text(json.dumps({**answer, "Expiration": "2020-01-01T00:00:00Z"}))
+    (tmp_path / "keys").write_text(f"[cdc]\ncredential_process = cat {tmp_path / 'answer'}\n")
+    own = settings(profile="cdc", credentials_file="keys")
+    with closing(KinesisClient(own, tmp_path, StreamCalls(timedelta(0)))) as client:
+        with pytest.raises(SourceAway, match=r"still expired.*credentials that are valid now") as caught:
+            client.describe("shop")
+        assert "hidden" not in str(caught.value)
 
 
 def test_a_server_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
@@ -160,25 +227,26 @@ def error(code: str, status: int = 400) -> ClientError:
     return ClientError(answer, "GetRecords")
 
 
-def failing(errors: list[ClientError]) -> Callable[[], str]:
-    def call() -> str:
+def failing(errors: list[ClientError]) -> Callable[[], dict[str, str]]:
+    def call() -> dict[str, str]:
         if errors:
             raise errors.pop()
-        return "done"
+        return {"Records": "done"}
 
     return call
 
 
 @pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "LimitExceededException"])
 def test_a_throttled_call_is_repeated_until_it_is_taken(code: str) -> None:
-    assert StreamCalls()("reading", failing([error(code), error("InternalFailure", 500)])) == "done"
+    answer = StreamCalls()("reading", failing([error(code), error("InternalFailure", 500)]), "Records")
+    assert answer["Records"] == "done"
     with pytest.raises(SourceAway, match=code):
-        StreamCalls(timedelta(0))("reading", failing([error(code)]))
+        StreamCalls(timedelta(0))("reading", failing([error(code)]), "Records")
 
 
 def test_a_refused_call_is_not_repeated_and_names_the_right() -> None:
     with pytest.raises(ClientError) as caught:
-        StreamCalls()("reading", failing([error("AccessDeniedException")]))
+        StreamCalls()("reading", failing([error("AccessDeniedException")]), "Records")
     said = refusal("reading", caught.value)
     assert isinstance(said, SourceError)
     assert "AccessDeniedException so" in said.found
