@@ -61,13 +61,6 @@ class StreamCalls:
 
         Raises ClientError for what the caller knows better, SourceAway, or an error that somebody has to act on.
         """
-
-        def checked() -> Answer:
-            answer = call()
-            if key not in answer:
-                raise AnswerOfOthers(key=key)
-            return answer
-
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_random_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
@@ -76,21 +69,13 @@ class StreamCalls:
             reraise=True,
         )
         try:
-            return retrying(checked)
+            return retrying(_checked, call, key)
         except ClientError as error:
             if not may_pass(error):
                 raise
             raise _away(doing, str(error)) from error
-        except _NO_CREDENTIALS as error:
-            raise SettingsError(
-                f"{doing} failed: {error}", expected="credentials that may read the stream", remedy=_REMEDY
-            ) from error
         except BotoCoreError as error:
-            if may_pass(error):
-                raise _away(doing, str(error)) from error
-            raise SettingsError(
-                f"{doing} failed: {error}", remedy="mend region, endpoint or profile of source in pipeline.yml"
-            ) from error
+            raise _failure(doing, error) from error
         except RuntimeError as error:
             if not may_pass(error):
                 raise
@@ -99,6 +84,25 @@ class StreamCalls:
                 expected="credentials that are valid now",
                 remedy="mend what refreshes the credentials, such as the machine's role, or this machine's clock",
             ) from error
+
+
+def _checked(call: Callable[[], Answer], key: str) -> Answer:
+    answer = call()
+    if key not in answer:
+        raise AnswerOfOthers(key=key)
+    return answer
+
+
+def _failure(doing: str, error: BotoCoreError) -> CdcError:
+    if may_pass(error):
+        return _away(doing, str(error))
+    if isinstance(error, _NO_CREDENTIALS):
+        return SettingsError(
+            f"{doing} failed: {error}", expected="credentials that may read the stream", remedy=_REMEDY
+        )
+    return SettingsError(
+        f"{doing} failed: {error}", remedy="mend region, endpoint or profile of source in pipeline.yml"
+    )
 
 
 def opened_iterator(
