@@ -1,10 +1,13 @@
 """Exported files are read alike from every object store, in every format."""
 
 import gzip
+import io
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cdc_pipeline.errors import SnapshotError
@@ -87,3 +90,16 @@ def test_a_pattern_chooses_files_and_a_header_may_be_missing(objects: ObjectStor
         list(files.rows(TABLE, SCHEMA, {**part, "written": "before"}))
     with pytest.raises(SnapshotError, match=r"the file LOAD2\.csv below .* is gone"):
         list(files.rows(TABLE, SCHEMA, {**part, "file": "LOAD2.csv"}))
+
+
+def test_a_row_whose_text_is_not_utf8_does_not_fit_and_the_others_are_copied(objects: ObjectStore) -> None:
+    table, sink = pa.Table.from_pylist([{**row, "name": b"caf\xe9"} for row in ROWS[:1]] + ROWS[1:]), io.BytesIO()
+    names = pa.Array.from_buffers(pa.string(), len(ROWS), table["name"].combine_chunks().buffers())
+    pq.write_table(table.set_column(table.column_names.index("name"), "name", names), sink)
+    objects.put_if_absent("a.parquet", sink.getvalue())
+    files = ExportedFiles(objects=objects, csv=CsvSettings(), on_step=no_step)
+    (block,) = files.rows(TABLE, SCHEMA)
+    assert [(row.row, row.reason) for row in block.unfit_rows] == [
+        (0, "a.parquet line 1: the value of name does not fit the lake's text")
+    ]
+    assert block.rows["id"].to_pylist() == [1, 2]

@@ -147,9 +147,9 @@ def json_lines(rows: Sequence[Row]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def avro_bytes(rows: Sequence[Row], schema: Mapping[str, Any]) -> bytes:
+def avro_bytes(rows: Sequence[Row], schema: Mapping[str, Any], codec: str = "null") -> bytes:
     sink = io.BytesIO()
-    fastavro.writer(sink, dict(schema), [dict(row) for row in rows])
+    fastavro.writer(sink, dict(schema), [dict(row) for row in rows], codec=codec)
     return sink.getvalue()
 
 

@@ -21,7 +21,7 @@ from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
 from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_data
 from cdc_pipeline.sources.files.listed_files import ListedFiles
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
-from cdc_pipeline.sources.files.record_blocks import read_record
+from cdc_pipeline.sources.files.record_blocks import read_record, record_line
 from cdc_pipeline.sources.files.record_file import RecordFile, is_readable
 from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.sources.files.row_events import RowBlocks
@@ -264,7 +264,7 @@ def _records(file: RecordFile, settings: ChangeFilesSource) -> Iterator[dict[str
     named = operation_column(settings)
     block = None if file.is_read else file.take_block(_MOST_BYTES).slice(0, _MOST_RECORDS)
     for number in range(0 if block is None else block.rows):
-        record = None if block is None else attempt(partial(read_record, block.line(number)))
+        record = None if block is None else attempt(partial(read_record, record_line(block, number)))
         if record is None or isinstance(record, LineRefused):
             continue
         row = record.get(_ROW[settings.format]) if settings.format in _ROW else record

@@ -1,35 +1,32 @@
 """Blocks of consecutive records of a change file: their columns, and each record as one line of JSON."""
 
-import json
-from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
 from functools import cached_property, partial
 from itertools import chain
-from typing import Protocol, TypeAlias
-from uuid import UUID
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cdc_pipeline.sources.debezium.envelope import Fields
-from cdc_pipeline.sources.debezium.one_line import BLANK, Undecodable, attempt, fast_objects, json_of_line, parsed_json
+from cdc_pipeline.sources.debezium.one_line import (
+    BLANK,
+    LineRefused,
+    Undecodable,
+    attempt,
+    fast_objects,
+    json_of_line,
+)
 from cdc_pipeline.sources.files.partition_files import LINE_MASK, RawLine
+from cdc_pipeline.sources.files.record_values import Column, as_json, json_line, plain_values, readable_column, taken
 from cdc_pipeline.types import of_one_kind
 
 UNREAD, WHY = "_cdc_unread", "_cdc_why"
-"""Keys of the record that stands for a row of a CSV file that has too few or too many fields: its text, and why."""
+"""Keys of the record that stands for a row that cannot be read: what is there of it, and why it cannot be read."""
 _FEWEST_ROWS = 16
-_NOT_HELD = (OverflowError, ValueError, KeyError)
-_AS_JSON = frozenset({str, int, bool, type(None)})
-"""Types whose values are the same before and after JSON."""
-
-Column: TypeAlias = "pa.Array | list[object]"
-"""Values of records: as an Arrow array, or as JSON has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +80,12 @@ class BatchBlock:
 
     def columns(self) -> Iterator[RecordColumns]:
         *columns, unread = self.batch.columns
-        rows = np.arange(self.rows)
-        if unread.null_count < self.rows:
-            read = unread.is_null()
-            rows, columns = rows[np.asarray(read)], [column.filter(read) for column in columns]
+        rows = np.flatnonzero(np.asarray(unread.is_null()))
+        found = [readable_column(column) for column in columns]
+        if len(rows) < self.rows:
+            found = [taken(column, rows) for column in found]
         names = self.batch.schema.names[:-1]
-        yield RecordColumns(rows=rows, columns=dict(zip(names, columns, strict=True)))
+        yield RecordColumns(rows=rows, columns=dict(zip(names, found, strict=True)))
 
     @cached_property
     def _plain(self) -> Mapping[str, Sequence[object]]:
@@ -165,7 +162,8 @@ class PlacedBlock:
     def raw_line(self, row: int) -> RawLine:
         """Returns one record as a line."""
         place, number = self.place + row, self.line_number(row)
-        return RawLine(place=place, file=self.file, number=number, text=self.block.line(row), written=self.written)
+        text = record_line(self.block, row)
+        return RawLine(place=place, file=self.file, number=number, text=text, written=self.written)
 
 
 def read_record(text: bytes) -> Fields | None:
@@ -180,53 +178,10 @@ def read_record(text: bytes) -> Fields | None:
     return record
 
 
-def json_line(record: object) -> bytes:
-    return json.dumps(record, default=_plain, separators=(",", ":")).encode()
-
-
-def plain_values(column: pa.Array) -> Sequence[object]:
-    """Returns the values of a column as a line of JSON is made of them. Times and decimals become texts.
-
-    So does a nested value that Python cannot hold, such as a date after the year 9999.
-    """
-    kind = column.type
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
-        column = _as_texts(column)
-    try:
-        values: list[object] = column.to_pylist()
-    except _NOT_HELD:
-        values = [_held(value) for value in column]
-    return values
-
-
-def _as_texts(column: pa.Array) -> pa.Array:
-    """Returns times and decimals as texts; times of a zone that nobody knows in UTC."""
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        return column.cast(pa.timestamp(column.type.unit, "UTC")).cast(pa.string())
-
-
-def _held(value: pa.Scalar) -> object:
-    """Returns a value in Python's types: what is nested part by part, and as text what Python cannot hold."""
-    try:
-        return value.as_py()
-    except _NOT_HELD:
-        pass
-    if isinstance(value, pa.StructScalar):
-        return {field.name: _held(value[number]) for number, field in enumerate(value.type)}
-    if isinstance(value, pa.MapScalar):
-        return [(_held(entry[0]), _held(entry[1])) for entry in value.values]
-    if isinstance(value, pa.ListScalar):
-        return [_held(part) for part in value.values]
-    return str(_as_texts(pa.array([value], value.type))[0])
-
-
-def as_json(values: Sequence[object]) -> list[object]:
-    """Returns the values as they are once they were written to JSON and read again."""
-    if frozenset(map(type, values)) <= _AS_JSON:
-        return list(values)
-    return [value if type(value) in _AS_JSON else parsed_json(json_line(value).decode()) for value in values]
+def record_line(block: RecordBlock, row: int) -> bytes:
+    """Returns one record as one line of JSON. One that JSON cannot hold becomes a line that says why."""
+    line = attempt(partial(block.line, row))
+    return json_line({UNREAD: None, WHY: str(line)}) if isinstance(line, LineRefused) else line
 
 
 def _alike(records: Sequence[object], of_json: Callable[[Sequence[object]], list[object]]) -> Iterator[RecordColumns]:
@@ -249,16 +204,3 @@ def _alike(records: Sequence[object], of_json: Callable[[Sequence[object]], list
 def _column(values: list[object]) -> Column:
     column = of_one_kind(values)
     return values if column is None else column
-
-
-def _plain(value: object) -> object:
-    """Renders what JSON lacks, as Debezium's JSON writes it."""
-    match value:
-        case bytes():
-            return b64encode(value).decode()
-        case datetime() | date() | time():
-            return value.isoformat()
-        case Decimal() | UUID():
-            return str(value)
-    message = f"a value of the type {type(value).__name__}"
-    raise TypeError(message)

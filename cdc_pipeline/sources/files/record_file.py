@@ -1,14 +1,11 @@
 """Reads a change file (CSV, JSON Lines, Parquet or Avro, also gzip) as blocks of records, or record by record."""
 
 import gzip
-import struct
 import tempfile
-import zlib
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, cast
-
-import pyarrow as pa
 
 from cdc_pipeline.errors import (
     ObjectMissing,
@@ -20,8 +17,8 @@ from cdc_pipeline.errors import (
 )
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
-from cdc_pipeline.sources.debezium.one_line import printable
-from cdc_pipeline.sources.files.record_blocks import RecordBlock
+from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
+from cdc_pipeline.sources.files.record_blocks import RecordBlock, record_line
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, Blocks, FileLayout
 
 READABLE_NAME = f"a name that ends with one of {', '.join(SUFFIXES)}, also with .gz"
@@ -29,17 +26,6 @@ _DIGEST_BYTES = 16
 _COPIED_BYTES = 1 << 20
 _MOST_ROWS = 32_768
 _GZIP = ".gz"
-_DAMAGES = (
-    pa.ArrowException,
-    OSError,
-    EOFError,
-    ValueError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    zlib.error,
-    struct.error,
-)
 
 
 class RecordFile:
@@ -57,17 +43,15 @@ class RecordFile:
         self._file, self.written = _copied(objects, key)
         self.digest = self._digest(self._file.tell())
         self._blocks: Blocks = iter(())
-        try:
-            read = next(read for suffix, read in SUFFIXES.items() if key.removesuffix(_GZIP).endswith(suffix))
-            self._blocks = read(self._reopened, layout)
-            self._block = self._next_block()
-        except _DAMAGES as error:
+        self._block: RecordBlock | None = None
+        opened = attempt(partial(self._open, layout))
+        if isinstance(opened, LineRefused):
             self.close()
             raise SourceError(
-                f"the file {key} cannot be read: {type(error).__name__}: {error!s:.200}",
+                f"the file {key} {opened!s:.250}",
                 expected=f"a whole file, as its name says ({', '.join(SUFFIXES)}, also with {_GZIP})",
                 remedy="bring the whole file under the same name; reading goes on with it",
-            ) from error
+            ) from opened.__cause__
 
     @property
     def is_read(self) -> bool:
@@ -78,7 +62,7 @@ class RecordFile:
         """Returns the next record, as one line of JSON."""
         if self._block is None:
             raise EOFError(self.key)
-        record = self._block.line(self._row)
+        record = record_line(self._block, self._row)
         self._go_on(1)
         return record
 
@@ -111,6 +95,19 @@ class RecordFile:
     def close(self) -> None:
         self._block, self._blocks = None, iter(())
         self._file.close()
+
+    def _open(self, layout: FileLayout) -> None:
+        """Opens the file at its first record. Raises whatever a library raises for a damaged file.
+
+        MemoryError becomes ValueError: a damaged length may be greater than any memory.
+        """
+        read = next(read for suffix, read in SUFFIXES.items() if self.key.removesuffix(_GZIP).endswith(suffix))
+        try:
+            self._blocks = read(self._reopened, layout)
+            self._block = self._next_block()
+        except MemoryError as error:
+            message = "it needs more memory than there is"
+            raise ValueError(message) from error
 
     def _go_on(self, rows: int) -> None:
         self.line += rows

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from cdc_pipeline.record import OLD_ID_PREFIX, VERSION, Operation
 from cdc_pipeline.settings import TableSettings
@@ -27,7 +28,8 @@ from cdc_pipeline.sources.debezium.versions import (
     version_in_sequence,
 )
 from cdc_pipeline.sources.files.partition_files import RawLine
-from cdc_pipeline.sources.files.record_blocks import Column, PlacedBlock, RecordColumns
+from cdc_pipeline.sources.files.record_blocks import PlacedBlock, RecordColumns
+from cdc_pipeline.sources.files.record_values import Column, json_values, taken
 from cdc_pipeline.sources.files.row_format import ORDER, table_event
 from cdc_pipeline.sources.files.row_images import (
     DELETE,
@@ -37,13 +39,14 @@ from cdc_pipeline.sources.files.row_images import (
     Mask,
     RowImages,
     is_null,
-    json_values,
     may_move,
     row_images,
     without_rows,
 )
 from cdc_pipeline.sources.protocol import Integers, TableEvents
 from cdc_pipeline.types import Parsed, parse_debezium, parse_whole_column, resolve
+
+log = structlog.get_logger()
 
 _OPERATIONS = pa.array([Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value])
 
@@ -88,7 +91,7 @@ class RowBlocks:
 
         A row that cannot be applied becomes an unfit event.
         """
-        typed = [found for part in placed.block.columns() if (found := self._typed(part, placed, table)) is not None]
+        typed = self._typed_parts(placed, table)
         times, by_line = np.full(placed.block.rows, NO_TIME), np.ones(placed.block.rows, np.bool_)
         for found in typed:
             times[found.numbers], by_line[found.numbers] = found.times, False
@@ -110,6 +113,14 @@ class RowBlocks:
             memory=memory or [self._decoder.memory(self._number, table.table).encode()],
             skipped=skipped,
         )
+
+    def _typed_parts(self, placed: PlacedBlock, table: TableSettings) -> Sequence[_TypedRows]:
+        """Returns the rows that can be decoded column by column; none if one column has values that nobody expected."""
+        found = attempt(lambda: [self._typed(part, placed, table) for part in placed.block.columns()])
+        if isinstance(found, LineRefused):
+            log.warning("rows are decoded one by one", file=placed.file, found=str(found))
+            return []
+        return [typed for typed in found if typed is not None]
 
     def _line(self, placed: PlacedBlock, row: int) -> Line:
         raw = placed.raw_line(row)
@@ -213,9 +224,7 @@ def _entries(typed: Sequence[_TypedRows]) -> dict[int, Callable[[], None]]:
 
 
 def _chosen(column: Column, rows: Integers) -> list[object]:
-    if isinstance(column, list):
-        return [column[row] for row in rows.tolist()]
-    return json_values(column.take(pa.array(rows)))
+    return json_values(taken(column, rows))
 
 
 def _typed_columns(images: RowImages, layout: Layout) -> tuple[dict[str, pa.Array], Mask]:

@@ -14,7 +14,7 @@ from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
 from cdc_pipeline.sources.debezium.tables import Layout
-from cdc_pipeline.sources.files.record_blocks import Column, as_json, plain_values
+from cdc_pipeline.sources.files.record_values import Column, json_values
 from cdc_pipeline.sources.files.row_format import old_names, operation_column, operation_text, own_columns, time_of
 from cdc_pipeline.types import is_placeholder, parse_whole_column
 from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS
@@ -81,18 +81,11 @@ def without_rows(column: Column, rows: Mask) -> Column:
     return pc.if_else(pa.array(rows), pa.scalar(None, column.type), column)
 
 
-def json_values(column: Column) -> list[object]:
-    """Returns the values as JSON has them."""
-    return column if isinstance(column, list) else as_json(plain_values(column))
-
-
 def _operations(column: "Column | None", rows: int, source: ChangeFilesSource) -> npt.NDArray[np.int64]:
     if column is None:
         return np.full(rows, OTHER)
     if isinstance(column, list):
         return np.array([_code(value, source) for value in column], dtype=np.int64)
-    if pa.types.is_nested(column.type):
-        return _operations(json_values(column), rows, source)
     values = pc.dictionary_encode(column, null_encoding="encode")
     codes = np.array([_code(value, source) for value in json_values(values.dictionary)], dtype=np.int64)
     return np.asarray(codes[np.asarray(values.indices)])
@@ -124,10 +117,9 @@ def _hides(columns: Collection[Column], rows: int) -> Mask:
     """Returns the rows with a value that stands for one that the source left out."""
     found = np.zeros(rows, np.bool_)
     for column in columns:
-        if isinstance(column, list) or pa.types.is_nested(column.type):
-            values = json_values(column)
-            if not frozenset(map(type, values)) <= _SHOWN:
-                found |= np.fromiter((is_placeholder(value, None) for value in values), np.bool_, rows)
+        if isinstance(column, list):
+            if not frozenset(map(type, column)) <= _SHOWN:
+                found |= np.fromiter((is_placeholder(value, None) for value in column), np.bool_, rows)
         elif pa.types.is_binary(column.type):
             found |= _equal(column, PLACEHOLDER_TEXTS[0].encode())
         elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -142,7 +134,7 @@ def _equal(column: pa.Array, value: str | bytes) -> Mask | np.bool_:
 
 
 def _differs(new: Column, old: Column) -> Mask:
-    if isinstance(new, list) or isinstance(old, list) or new.type != old.type or pa.types.is_nested(new.type):
+    if isinstance(new, list) or isinstance(old, list) or new.type != old.type:
         pairs = zip(json_values(new), json_values(old), strict=True)
         return np.array([type(one) is not type(other) or one != other for one, other in pairs], np.bool_)
     same = pc.or_(pc.fill_null(pc.equal(new, old), fill_value=False), pc.and_(new.is_null(), old.is_null()))

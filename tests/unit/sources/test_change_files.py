@@ -17,6 +17,7 @@ from tests.support.change_files import (
     ORDERS,
     ChangeFolder,
     all_begun,
+    avro_bytes,
     csv_text,
     json_lines,
     parquet_bytes,
@@ -96,12 +97,16 @@ WITHOUT_BEFORE = {
     "an update of a keyless table whose before image is NULL in every column",
     "a delete whose before image is NULL in every column",
 }
+BEYOND_AVRO = "a value of Avro beyond its type, such as a date after the year 9999"
+NOT_UTF8 = "a text that is not UTF-8"
 
 
 def test_poison_rows_give_what_the_page_says_and_the_others_are_applied(tmp_path: Path) -> None:
     folder = ChangeFolder(folder=tmp_path, source=DMS)
     page = documented("A row of a change file")
     assert page.pop("a file that ends in the middle, or is damaged") == ["cannot be read"]
+    assert page.pop(BEYOND_AVRO) == ["has a value that cannot be read"]
+    assert page.pop(NOT_UTF8) == ["does not fit the lake's"]
     assert page.keys() - POISON.keys() == WITHOUT_BEFORE
     lines = ["Op,ts,id,name,amount", *POISON.values(), "I,2026-01-01 10:00:00,1,Ada,9.50"]
     folder.write(FIRST + ".csv", "\n".join(lines) + "\n")
@@ -117,10 +122,23 @@ def test_poison_rows_give_what_the_page_says_and_the_others_are_applied(tmp_path
     assert "3" in {json.loads(unfit.payload[LINE] or "").get("id") for unfit in read.unfit}
 
 
+AVRO_SCHEMA = {"type": "record", "name": "row", "fields": [{"name": "id", "type": "string"}]}
+AVRO, XZ = (avro_bytes([{"id": "x" * 100}], AVRO_SCHEMA, codec) for codec in ("null", "xz"))
+DAMAGED_AVRO = [
+    (".avro", content)
+    for content in (
+        b"Obj\x01x",
+        AVRO.replace(b'"type": "string"', b'"tyqe": "string"'),
+        XZ[:-40] + bytes(8) + XZ[-32:],
+        AVRO.replace(b"\xc8\x01xxx", b"\xfe" * 8 + b"\x7fxxx"),
+    )
+]
+
+
 @pytest.mark.parametrize(
     ("suffix", "content"),
-    [(".parquet", parquet_bytes(ROWS)[:-9]), (".csv.gz", gzip.compress(csv_text(ROWS))[:-9]), (".avro", b"Obj\x01x")],
-    ids=["parquet", "gzip", "avro"],
+    [(".parquet", parquet_bytes(ROWS)[:-9]), (".csv.gz", gzip.compress(csv_text(ROWS))[:-9]), *DAMAGED_AVRO],
+    ids=["parquet", "gzip", "avro", "avro of another schema", "avro that is compressed", "avro of great length"],
 )
 def test_a_damaged_file_stops_its_table_until_it_is_replaced_and_the_others_go_on(
     tmp_path: Path, suffix: str, content: bytes

@@ -2,23 +2,37 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date, time
+from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdc_pipeline.sources.debezium.rows import LINE
 from tests.support.change_files import ChangeFolder
 
 ROWS = 20
 COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)", "at": "timestamptz", "list": "int[]"}
 FAR_DAY = 8_000_000
 """After the year 9999, the last one that Python knows."""
+A_UUID = UUID("6f1e1a9e-0000-4000-8000-000000000001")
 OF_DAYS = pa.struct([("a", pa.list_(pa.struct([("b", pa.date32())]))), ("c", pa.int64())])
+
+
+def unchecked(texts: list[bytes], kind: pa.DataType, octets: pa.DataType) -> pa.Array:
+    """A column of texts as a writer makes it that does not check whether they are UTF-8."""
+    return pa.Array.from_buffers(kind, len(texts), pa.array(texts, octets).buffers())
+
+
+UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([A_UUID.bytes] * ROWS, pa.binary(16)))
+LISTS = pa.ListArray.from_arrays(list(range(ROWS + 1)), UUIDS)
+DOCUMENTS = pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array(['{"a":1}'] * ROWS))
+LATIN = unchecked([b"caf\xe9", b"I"] * (ROWS // 2), pa.string(), pa.binary())
 ODD = (
     pa.nulls(ROWS),
     pa.array([2**64 - 1 - n for n in range(ROWS)], pa.uint64()),
@@ -44,6 +58,17 @@ ODD = (
     pa.array([{"a": [{"b": FAR_DAY}], "c": None}] * ROWS, OF_DAYS),
     pa.array([[(FAR_DAY, FAR_DAY)]] * ROWS, pa.map_(pa.date32(), pa.date32())),
     pa.array([[1]] * ROWS, pa.list_(pa.timestamp("us", "Mars/Phobos"))),
+    UUIDS,
+    LISTS,
+    DOCUMENTS,
+    pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1] * ROWS, pa.int8())),
+    pa.array([Decimal("1.5")] * ROWS, pa.decimal32(5, 1)),
+    pa.array([["a"]] * ROWS, pa.list_(pa.string_view())),
+    pa.array([{"a": b"a"}] * ROWS, pa.struct([("a", pa.binary_view())])),
+    pa.array([[timedelta(seconds=1)]] * ROWS, pa.list_(pa.duration("us"))),
+    LATIN,
+    unchecked([b"caf\xe9"] * ROWS, pa.large_string(), pa.large_binary()),
+    pa.StructArray.from_arrays([LATIN], ["a"]),
 )
 PLACES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "the operation": (("Op",), {}),
@@ -98,6 +123,36 @@ def test_a_text_that_its_writer_did_not_mark_is_a_text_and_other_bytes_are_quara
     read = folder_with(tmp_path, {"id": pa.array([1, 2, 3]), **texts}).read()
     assert [(row["id"], row["name"]) for _, row in read.changes] == [(1, "a"), (3, None)]
     assert [each.reason for each in read.unfit] == ["orders/1.parquet line 2: has bytes in name that are not UTF-8"]
+
+
+def test_what_duckdb_writes_is_its_text_and_its_document(tmp_path: Path) -> None:
+    table = {"name": "shop.public.orders", "id": ["id"], "columns": {"id": "uuid", "name": "jsonb", "list": "uuid[]"}}
+    columns = {"Op": pa.array(["U", "D"] * (ROWS // 2)), "id": UUIDS, "BI_id": UUIDS, "name": DOCUMENTS, "list": LISTS}
+    read = replace(folder_with(tmp_path, columns), tables=(table,)).read()
+    shown = str(A_UUID)
+    assert read.changes[:2] == [
+        ("u", {"id": shown, "name": '{"a":1}', "list": [shown]}),
+        ("d", {"id": shown, "name": None, "list": None}),
+    ]
+    assert (len(read.changes), read.unfit) == (ROWS, [])
+
+
+@pytest.mark.parametrize("operation", ["I", "U"])
+@pytest.mark.parametrize("name", ["name", "document", "more"])
+def test_a_row_whose_text_is_not_utf8_is_quarantined_and_one_whose_column_is_not_listed_is_applied(
+    tmp_path: Path, operation: str, name: str
+) -> None:
+    types = {"id": "bigint", "name": "text", "document": "jsonb"}
+    texts = unchecked([b"a", b"caf\xe9", b"c"], pa.string(), pa.binary())
+    odd = pa.StructArray.from_arrays([texts], ["a"]) if name == "document" else texts
+    columns = {"id": pa.array([1, 2, 3]), "Op": pa.array([operation, operation, "X"]), name: odd}
+    table = {"name": "shop.public.orders", "id": ["id"], "columns": types}
+    read = replace(folder_with(tmp_path, columns), tables=(table,)).read()
+    assert [row["id"] for _, row in read.changes] == ([1, 2] if name == "more" else [1])
+    reasons = [each.reason.partition(": ")[2] for each in read.unfit]
+    odd_reason = [] if name == "more" else [f"the value of {name} does not fit the lake's {types[name]}"]
+    assert reasons == [*odd_reason, "has the unknown operation 'X' in Op"]
+    assert name == "more" or "caf\\udce9" in (read.unfit[0].payload[LINE] or "")
 
 
 def test_a_nested_day_that_python_cannot_hold_is_its_text(tmp_path: Path) -> None:

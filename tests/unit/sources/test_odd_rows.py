@@ -1,0 +1,54 @@
+"""Odd rows of CSV and Avro: a row that cannot be read is quarantined alone."""
+
+from datetime import date
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from cdc_pipeline.sources.debezium.rows import LINE
+from tests.support.change_files import ChangeFolder, avro_bytes
+
+
+@pytest.mark.parametrize("header", [b"", b"Op,ts,id,name,amount\n", b"\xef\xbb\xbfOp,ts,id,name,amount\n"])
+def test_a_row_of_csv_that_is_not_utf8_is_quarantined_also_if_it_has_too_few_fields(
+    tmp_path: Path, header: bytes
+) -> None:
+    folder = ChangeFolder(
+        folder=tmp_path, source={"format": "dms", "time_column": "ts", "csv": {"header": bool(header), "null": "ø"}}
+    )
+    parts = ["1,Zoë,1.00", "2,Zoë,1.00", "3,Zoë", "4,ø,1.00"]
+    lines = [f"I,2026-01-01 10:00:00,{part}\n".encode("utf-8" if part[0] in "14" else "latin1") for part in parts]
+    folder.write("public/orders/1" + ".csv", header + b"".join(lines))
+    read = folder.read()
+    assert [(row["id"], row["name"]) for _, row in read.changes] == [(1, "Zoë"), (4, None)]
+    assert [unfit.reason.partition(".csv line ")[2] for unfit in read.unfit] == [
+        "2: the value of name does not fit the lake's text",
+        "3: has 4 fields, where the file has 5 columns",
+    ]
+    assert all("Zo\\udceb" in (unfit.payload[LINE] or "") for unfit in read.unfit)
+
+
+def test_an_odd_value_of_avro_is_quarantined_with_its_row(tmp_path: Path) -> None:
+    kinds = {
+        "day": ("int", "date", 8_000_000),
+        "at": ("long", "timestamp-micros", 2**63 - 1),
+        "hour": ("long", "time-micros", 86_400_000_000),
+        "number": ("string", "uuid", "none"),
+    }
+    types = {"id": "int", "day": "date", "at": "timestamptz", "hour": "time", "number": "uuid"}
+    fields = [
+        {"name": name, "type": ["null", {"type": kind, "logicalType": of}]} for name, (kind, of, _) in kinds.items()
+    ]
+    schema = {"type": "record", "name": "row", "fields": [{"name": "id", "type": "int"}, *fields]}
+    odd = [{"id": 1, name: value} for name, (_, _, value) in kinds.items()]
+    good = {"id": 2, "day": date(2026, 1, 1), "number": UUID(int=1)}
+    table = {"name": "shop.public.orders", "id": ["id"], "columns": types}
+    folder = ChangeFolder(folder=tmp_path, source={"format": "upserts"}, tables=(table,))
+    folder.write("orders/1.avro", avro_bytes([*odd, good], schema))
+    read = folder.read()
+    assert [(row["id"], row["day"]) for _, row in read.changes] == [(2, date(2026, 1, 1))]
+    assert [unfit.reason.partition(": ")[2].partition(": ")[0] for unfit in read.unfit] == [
+        "has a value that cannot be read"
+    ] * len(odd)
+    assert "8000000" in (read.unfit[0].payload[LINE] or "")
