@@ -36,6 +36,7 @@ at any time.
 | `as_text` of a table | by a new snapshot of the table: `cdc snapshot TABLE` |
 | the type of a column in `columns` | never: a changed type is refused. Begin a new pipeline |
 | `history` of a table | at any time; it then begins with the rows at the time of the next claim |
+| `folder` of change files | once the files in the old folders are read; refused while one is read in part |
 | `stream_partitions` | never: the hash that divides the events depends on it |
 | `ordered`, `sequence_by`, `order_by`, `format` of files | never: versions in two orders are not comparable |
 """

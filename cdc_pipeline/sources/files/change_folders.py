@@ -15,11 +15,12 @@ from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
 from cdc_pipeline.sources.debezium.field_versions import ROW_FORMATS
+from cdc_pipeline.sources.debezium.memory import table_states
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
 from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_data
-from cdc_pipeline.sources.files.listed_files import ListedFiles
+from cdc_pipeline.sources.files.listed_files import ListedFiles, present_file
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.record_blocks import read_record, record_line
 from cdc_pipeline.sources.files.record_file import RecordFile, is_readable
@@ -94,15 +95,21 @@ class ChangeFolders:
         return {_PARTITION: ""}
 
     def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> ListedFiles:
+        """Raises SourceError if `source.folder` was changed while a file is read in part: its rest would be lost."""
+        offset, digest = decode_position(reached.offset), reached.last_position.get(FILE_DIGEST, "")
+        begun = start.begun.get(number, {})
+        file = present_file(offset, begun, digest)
+        if file is not None:
+            self._check_folder(file, {*start.tables, *table_states({number: reached}, (FILE_DIGEST,))[number]})
         return ListedFiles(
             objects=self.objects,
             layouts={folder: self._layout(table) for folder, table in self.folders.items()},
             settings=self.settings,
-            offset=decode_position(reached.offset),
-            begun=start.begun.get(number, {}),
+            offset=offset,
+            begun=begun,
             begin=partial(start.begin_file, number),
             on_step=self.on_step,
-            digest=reached.last_position.get(FILE_DIGEST, ""),
+            digest=digest,
         )
 
     def decode(self, raw: SourceLine) -> Content:
@@ -124,6 +131,16 @@ class ChangeFolders:
             position=start.position,
             commit_time=start.commit_time or EPOCH,
         )
+
+    def _check_folder(self, file: str, known: Collection[TableName]) -> None:
+        """Refuses a file that is in no folder of a table that is listed or was read before."""
+        folders = {*self.folders, *map(self.settings.folder_of, known)}
+        if folder_of(file, folders) is None:
+            raise SourceError(
+                f"the file {file} was read in part, and is in no table's folder of pipeline.yml any more",
+                expected=f"its folder among {', '.join(sorted(folders))}",
+                remedy="set source.folder back, run cdc consume --until-idle, and change it then",
+            )
 
     def _table_of(self, file: str) -> TableSettings | None:
         folder = folder_of(file, self.folders)

@@ -298,3 +298,8 @@ class ListedFiles:
         """Returns the folder of a file, None if pipeline.yml lists its table no more."""
         path = folder_of(name, self._by_path)
         return None if path is None else self._by_path[path]
+
+
+def present_file(offset: int, begun: Mapping[int, str], digest: str) -> str | None:
+    """Returns the name of the file that was read in part; None if the last one was read to its end."""
+    return None if digest.endswith(_WHOLE) else begun.get(offset >> LINE_BITS)

@@ -60,6 +60,17 @@ def test_the_rest_of_a_file_is_left_out_once_its_table_is_listed_no_more(tmp_pat
         assert (len(read.changes), read.error) == (rows, None)
 
 
+def test_a_folder_is_not_changed_while_a_file_is_read_in_part(tmp_path: Path) -> None:
+    old = ChangeFolder(folder=tmp_path, source={**DMS, "folder": "old/{table}"})
+    old.write("old/orders/1.csv", csv_text(ROWS))
+    (end, place), *_, (last_end, last_place) = old.read().places.items()
+    new = ChangeFolder(folder=tmp_path, source={**DMS, "folder": "new/{table}"}, begun=old.begun)
+    new.write("new/orders/2.csv", csv_text(ROWS[:1]))
+    with pytest.raises(SourceError, match="was read in part, and is in no table's folder"):
+        new.read(place, end)
+    assert len(new.read(last_place, last_end).changes) == 1
+
+
 @contextmanager
 def as_nobody() -> Iterator[None]:
     """With the rights of a user who owns nothing: root may read everything."""
