@@ -57,18 +57,25 @@ def csv_batches(
 
 
 class _Utf8File(io.RawIOBase):
-    """Reads a file. `read` raises UnicodeDecodeError for bytes that are not UTF-8."""
+    """Reads a file. `read` raises UnicodeDecodeError for bytes that are not UTF-8; Arrow checks them fastest."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._decoder = codecs.getincrementaldecoder(UTF8)()
+        self._rest = b""
+        """The end of the bytes that were read, if it may be a part of a character."""
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1, /) -> bytes:
         octets = self._file.read(size)
-        self._decoder.decode(octets, final=not octets)
+        found = self._rest + octets
+        end = next((len(found) - back for back in (1, 2, 3) if octets and found[-back:][:1] >= b"\xc0"), len(found))
+        found, self._rest = found[:end], found[end:]
+        try:
+            pa.array([found], pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid:
+            found.decode()
         return octets
 
     def close(self) -> None:
