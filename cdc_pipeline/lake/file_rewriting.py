@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -155,11 +156,16 @@ class FileRewriting:
             return rows
         return rows.sort_by(ascending(rows, keys))
 
-    def _lowest_id(self, file: Action) -> tuple[bool, object, str]:
-        """Puts files with neighbouring ids beside each other, so that the new files have narrow ranges."""
+    def _lowest_id(self, file: Action) -> tuple[int, Any, str]:
+        """Puts files with neighbouring ids beside each other, so that the new files have narrow ranges.
+
+        Among numbers Delta writes infinity and NaN as texts, which come last.
+        """
         least = json.loads(file.get("stats") or "{}").get("minValues") or {}
         low = least.get(self._keys[0]) if self._keys else None
-        return low is None, low, file["path"]
+        if isinstance(low, int | float):
+            return 0, low, file["path"]
+        return (1, low, file["path"]) if isinstance(low, str) else (2, "", file["path"])
 
     @property
     def _keys(self) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy
 from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.states import NOT_REGISTERED
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.work import MaintenanceSettings
@@ -44,7 +45,8 @@ class Maintenance:
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
         Reports a busy lease, a table that is not registered, or one without a lake, and leaves the table to the next
-        run. Raises UsageError for a retention below seven days.
+        run. Raises UsageError for a retention below seven days. If files cannot be rewritten, it does the rest before
+        it raises LakeError; if a server does not answer, it ends at once.
         """
         started = time.monotonic()
         ended, files = self._maintain(table, retention)
@@ -63,18 +65,34 @@ class Maintenance:
                 if self.work.lake.read_version(lake_table) is None:
                     return "the table has no lake yet", Optimization()
                 self.work.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
-                files = self.work.lake.optimize(lake_table, self.need)
-                held[1].check()
-                below = self._purgeable(lake_table, row.table_id)
-                if below:
-                    self.work.lake.purge(lake_table, below)
-                held[1].check()
-                if self.work.store.snapshots.active_snapshot(row.table_id) is not None:
-                    return "done, but no file is deleted: a snapshot is under way, and may have written some", files
-                self.work.lake.vacuum(lake_table, retention)
+                files, failure = self._optimize(lake_table)
+                ended = self._delete(held[1], lake_table, row.table_id, retention)
         except LeaseBusy as busy:
             return f"left for the next run: {busy.found}", Optimization()
-        return "done", files
+        if failure is not None:
+            raise failure
+        return ended, files
+
+    def _optimize(self, table: LakeTable) -> tuple[Optimization, CdcError | None]:
+        try:
+            return self.work.lake.optimize(table, self.need), None
+        except Exception as error:  # every error but an outage is caught, so that the rest of maintenance is done
+            if isinstance(error, OSError) or (isinstance(error, CdcError) and error.outage):
+                raise
+            log.exception("files were not rewritten", table=str(table.name))
+            return Optimization(), error if isinstance(error, CdcError) else LakeError.unforeseen(error)
+
+    def _delete(self, keeper: LeaseKeeper, table: LakeTable, table_id: int, retention: timedelta) -> str:
+        """Deletes tombstones and unused files. Returns how that ended."""
+        keeper.check()
+        below = self._purgeable(table, table_id)
+        if below:
+            self.work.lake.purge(table, below)
+        keeper.check()
+        if self.work.store.snapshots.active_snapshot(table_id) is not None:
+            return "done, but no file is deleted: a snapshot is under way, and may have written some"
+        self.work.lake.vacuum(table, retention)
+        return "done"
 
     def _purgeable(self, table: LakeTable, table_id: int) -> str:
         """Returns the version below which no tombstone is needed any more; "" when all tombstones have to stay.

@@ -117,6 +117,15 @@ def test_a_new_file_ends_once_it_is_large_and_a_last_one_alone_stays(
     assert (done.removed, [file.rows for file in done.added]) == (files[:4], [20, 20])
 
 
+def test_files_are_rewritten_whatever_least_ids_the_log_has(store: LocalObjectStore, rewriting: FileRewriting) -> None:
+    """Delta writes infinity and NaN as texts."""
+    files = [add_file(store, f"{number}.parquet", range(number, 9, 3), status, BitMap64()) for number in range(3)]
+    for file, low in zip(files, ('"-Infinity"', "0.5", "null"), strict=True):
+        file["stats"] = f'{{"numRecords":3,"minValues":{{"id":{low}}}}}'
+    (added,) = rewriting.rewrite(files).added
+    assert added.rows == 9
+
+
 @pytest.mark.parametrize("text", [document, status])
 def test_memory_does_not_grow_with_the_rows(
     store: LocalObjectStore, rewriting: FileRewriting, text: Callable[[int], str]
