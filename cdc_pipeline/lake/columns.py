@@ -38,6 +38,8 @@ HISTORY_TYPES = (
 HISTORY_IN_FILES = tuple(name for name, _ in HISTORY_TYPES if name != CURRENT)
 """Those that its files have: CURRENT is a data partition."""
 
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""Names the folder of a data partition whose value is NULL."""
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
 _WITHOUT_STATS = ("BOOLEAN", "BINARY", "ARRAY")
@@ -60,9 +62,12 @@ def definition(column: Column) -> str:
 
 
 def partition_expression(partition: PartitionBy, column: str) -> str:
-    """Returns SQL for the text that names a row's data partition, in UTC. `column` is SQL."""
+    """Returns SQL for the text that names a row's data partition, in UTC. `column` is SQL.
+
+    The text that stands for NULL in names of folders is NULL: Spark would write both into one file.
+    """
     if partition.unit == "value":
-        return f"CAST({column} AS STRING)"
+        return f"NULLIF(CAST({column} AS STRING), {text_literal(NULL_PARTITION)})"
     return f"date_format({column}, {text_literal(_FORMATS[partition.unit])})"
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.functions import expr
 
 from cdc_pipeline.areas import encode_component, lake_key
-from cdc_pipeline.lake.columns import definition, partition_expression, stats_columns
+from cdc_pipeline.lake.columns import NULL_PARTITION, definition, partition_expression, stats_columns
 from cdc_pipeline.lake.file_stats import delta_stats
 from cdc_pipeline.lake.new_shape import physical_names
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
@@ -21,7 +21,6 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, VERSION
 from cdc_pipeline.steps import OnStep, step
 
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _NO_MARKER = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
@@ -112,4 +111,4 @@ def _data_file(store: ObjectStore, folder: str, key: str, stats: tuple[str, ...]
 
 
 def _partition_value(folder_value: str) -> str | None:
-    return None if folder_value == _NULL_PARTITION else unquote(folder_value)
+    return None if folder_value == NULL_PARTITION else unquote(folder_value)

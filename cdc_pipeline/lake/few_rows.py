@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import encode_component, lake_key
-from cdc_pipeline.lake.columns import stats_columns
+from cdc_pipeline.lake.columns import NULL_PARTITION, stats_columns
 from cdc_pipeline.lake.file_stats import delta_stats
 from cdc_pipeline.lake.new_shape import physical_names
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
@@ -56,11 +56,15 @@ def compact_few(store: ObjectStore, table: LakeTable, work: Compaction, on_step:
             key=key,
             size_bytes=content.size,
             rows=rows.num_rows,
-            # Delta's log has no empty text for a data partition: it stands for NULL.
-            partition_values=tuple((physical[name][0], value or None) for name, value in work.partition),
+            partition_values=tuple((physical[name][0], _in_log(value)) for name, value in work.partition),
             stats=delta_stats(pq.read_metadata(pa.BufferReader(content)), stats),
         ),
     )
+
+
+def _in_log(value: str | None) -> str | None:
+    """Returns the value of a data partition as Delta's log has it, where the empty text stands for NULL."""
+    return None if value in {"", NULL_PARTITION} else value
 
 
 def _is_named(table: LakeTable, work: Compaction) -> bool:

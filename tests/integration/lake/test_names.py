@@ -1,6 +1,8 @@
 """Columns of the source with names that Spark or the pipeline's own SQL could take for something else."""
 
 import io
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,12 +11,15 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake.protocol import Compaction, LakePublication
+from cdc_pipeline.lake.append_or_merge import Upsert
+from cdc_pipeline.lake.columns import NULL_PARTITION
+from cdc_pipeline.lake.protocol import Compaction, LakePublication, LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, Operation, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
+from cdc_pipeline.types import arrow_schema
 from tests.support.lake import NOW, Feed, event, lake_table_rows, lake_values, move, table_of, version
 from tests.support.reference.model import Event
 
@@ -37,13 +42,24 @@ def test_a_keyless_table_may_have_columns_of_any_name(lake: SparkLake, store: Lo
     assert sorted(found) == [(0,) * len(ODD_NAMES)] * 2 + [(1,) * len(ODD_NAMES)]
 
 
-def lake_with(session: SparkSession, store: LocalObjectStore, rows_without_spark: int) -> SparkLake:
+def put_staged(store: LocalObjectStore, table: LakeTable, columns: dict[str, list[Any]]) -> str:
+    content = io.BytesIO()
+    pq.write_table(pa.table(columns, arrow_schema(table.schema)), content)
+    key = f"{staging_prefix(table.name, 's1')}/1.parquet"
+    store.put_if_absent(key, content.getvalue())
+    return key
+
+
+def lake_with(
+    session: SparkSession, store: LocalObjectStore, rows_without_spark: int, upsert: Upsert = "append"
+) -> SparkLake:
     return SparkLake(
         open_session=lambda: session,
         store=store,
         clock=lambda: NOW,
         on_step=no_step,
         rows_without_spark=rows_without_spark,
+        upsert=upsert,
     )
 
 
@@ -56,10 +72,7 @@ def test_the_name_of_an_id_may_begin_with_a_dot(
     table = table_of(schema, name=f"shop.public.dotted_{rows_without_spark}")
     lake = lake_with(session, store, rows_without_spark)
     lake.create_table(table)
-    content = io.BytesIO()
-    pq.write_table(pa.table({".id": ["b", "a"], "id": ["1", "1"], ".other": ["o", "o"]}), content)
-    key = f"{staging_prefix(table.name, 's1')}/1.parquet"
-    store.put_if_absent(key, content.getvalue())
+    key = put_staged(store, table, {".id": ["b", "a"], "id": ["1", "1"], ".other": ["o", "o"]})
     work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
     lake.publish(table, LakePublication(snapshot_id="s1", files=lake.compact(table, work), fence_number=0))
     feed = Feed(store=store, table=table)
@@ -85,6 +98,28 @@ def test_a_column_may_have_the_name_of_what_spark_tells_about_files(
     lake.upsert(table, feed.claim([event("u", 2, "a", _metadata="y")]))
     lake.upsert(table, feed.claim([event("u", 3, "b", other="p")]))
     assert lake_values(store, table) == {("a",): ("y", "o"), ("b",): ("x", "p")}
+
+
+@pytest.mark.parametrize("upsert", ["append", "merge"])
+def test_the_text_that_names_the_folder_of_null_is_a_value_like_any_other(
+    session: SparkSession, store: LocalObjectStore, upsert: Upsert
+) -> None:
+    table = table_of(name=f"shop.public.hive_{upsert}", partition_by=(PartitionBy(column="name"),))
+    lake = lake_with(session, store, 1000, upsert)
+    lake.create_table(table)
+    key = put_staged(store, table, {"id": [1], "name": [NULL_PARTITION], "age": [1]})
+    work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
+    one = replace(work, partition=(("_cdc_name_value", NULL_PARTITION),))
+    few, many = lake.compact(table, one), lake.compact(table, replace(work, attempt="2", target_files=2))
+    assert [file.partition_values for file in (*few, *many)] == [(("_cdc_name_value", None),)] * 2
+    lake.publish(table, LakePublication(snapshot_id="s1", files=few, fence_number=0))
+    feed, texts = Feed(store=store, table=table), (None, NULL_PARTITION, "", "a")
+    lake.upsert(table, feed.claim([event("i", 1, id_, name=text, age=1) for id_, text in enumerate(texts, 2)]))
+    changes = [event("u", 2, 1, age=2), event("u", 2, 5, name=NULL_PARTITION), event("u", 2, 3, name="b")]
+    lake.upsert(table, feed.claim([*changes, event("d", 2, 2)]))
+    found = {row["id"]: (row["name"], row["_cdc_name_value"]) for row in lake_table_rows(store, table)}
+    assert found == {1: (NULL_PARTITION, None), 3: ("b", "b"), 4: ("", None), 5: (NULL_PARTITION, None)}
+    assert lake_values(store, table)[1,] == (NULL_PARTITION, 2)
 
 
 def test_an_error_says_that_the_value_of_a_data_partition_is_too_long(lake: SparkLake, store: LocalObjectStore) -> None:
