@@ -181,8 +181,8 @@ class LakePublication:
     """All data files of one snapshot. `fence_number` is the last slice whose changes the snapshot already contains.
 
     `replaces`: the lake version whose fence may be higher, because the snapshot is older; later slices are applied
-    again. None if no fence may be higher. `begins`: the lake table must be empty before, as for a table whose rows all
-    come by its stream.
+    again. None if no fence may be higher. `begins`: the lake may have no snapshot of the table before, since all
+    its rows come by its stream.
     """
 
     snapshot_id: str

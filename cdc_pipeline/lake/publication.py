@@ -25,8 +25,8 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
     """Returns the lake version that shows the snapshot.
 
     It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
-    slices that the snapshot does not contain, and has changed since `content.replaces`, or if it has rows and the
-    snapshot begins the table; LakeError for a table whose features only Delta's writer maintains.
+    slices that the snapshot does not contain, and has changed since `content.replaces`, or if it has another snapshot of
+    the table and this one begins it; LakeError for a table whose features only Delta's writer maintains.
     """
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)
@@ -41,13 +41,13 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
             expected=f"at most {content.fence_number}, the last slice that snapshot {content.snapshot_id} holds",
             remedy="take a newer snapshot: this one would take applied changes away",
         )
+    if content.begins and fence.snapshot_id is not None:
+        raise FenceMismatch(
+            f"the lake of {table.name} has snapshot {fence.snapshot_id}",
+            expected=f"none, since snapshot {content.snapshot_id} begins the table",
+            remedy="run it again: that one was published meanwhile",
+        )
     with step(on_step, "fence.read"):
-        if content.begins and log.active_files(fence.lake_version):
-            raise FenceMismatch(
-                f"the lake of {table.name} has rows",
-                expected=f"an empty table, which snapshot {content.snapshot_id} begins",
-                remedy="run it again: a snapshot of the table was published meanwhile",
-            )
         check_features(log, fence.lake_version, "publishing a snapshot")
     with step(on_step, "snapshot.publish"):
         log.append(fence.lake_version + 1, _actions(log, table, content, fence, clock))

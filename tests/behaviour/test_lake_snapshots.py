@@ -51,13 +51,16 @@ def test_a_snapshot_of_an_older_position_replaces_the_version_that_it_names_and_
     assert (fence.number, fence.rewound_from, set(arm.values(feed.table))) == (0, 1, {0, 1, 2})
 
 
-def test_an_empty_snapshot_begins_no_table_that_has_rows(lake: Lake, arm: Arm, feed: Feed) -> None:
+def test_an_empty_snapshot_begins_no_table_that_has_another_one(lake: Lake, arm: Arm, feed: Feed) -> None:
     """As of a worker that paused behind its last look at its lease, while another one published an export."""
     empty = LakePublication(snapshot_id="empty", files=(), fence_number=0, begins=True)
     begun = lake.publish(feed.table, empty)
     assert lake.publish(feed.table, empty) == begun
     files = published(arm.store, lake, feed.table, 3, "export")
     shown = lake.publish(feed.table, LakePublication(snapshot_id="export", files=files, fence_number=0))
-    with pytest.raises(FenceMismatch, match="has rows"):
+    with pytest.raises(FenceMismatch, match="has snapshot export"):
         lake.publish(feed.table, replace(empty, snapshot_id="empty-1"))
     assert (lake.read_version(feed.table), set(arm.values(feed.table))) == (shown, {0, 1, 2})
+    listed_again = replace(feed.table, table_uuid=uuid4())
+    lake.publish(listed_again, empty)
+    assert arm.values(feed.table) == {}
