@@ -25,8 +25,8 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
     """Returns the lake version that shows the snapshot.
 
     It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
-    slices that the snapshot does not contain, and has changed since `content.replaces`, or if it has another snapshot of
-    the table and this one begins it; LakeError for a table whose features only Delta's writer maintains.
+    slices that the snapshot does not contain, and has changed since `content.replaces`, or if it has another snapshot
+    of the table and this one begins it; LakeError for a table whose features only Delta's writer maintains.
     """
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)

@@ -61,6 +61,6 @@ def test_an_empty_snapshot_begins_no_table_that_has_another_one(lake: Lake, arm:
     with pytest.raises(FenceMismatch, match="has snapshot export"):
         lake.publish(feed.table, replace(empty, snapshot_id="empty-1"))
     assert (lake.read_version(feed.table), set(arm.values(feed.table))) == (shown, {0, 1, 2})
-    listed_again = replace(feed.table, table_uuid=uuid4())
+    listed_again = replace(feed.table, table_uuid="listed again")
     lake.publish(listed_again, empty)
     assert arm.values(feed.table) == {}

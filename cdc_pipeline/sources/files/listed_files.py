@@ -16,7 +16,7 @@ from cdc_pipeline.sources.files.complete_files import CompleteFiles
 from cdc_pipeline.sources.files.file_names import folder_of, is_no_data
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, RawLine
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
-from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, refused, unreadable_name
+from cdc_pipeline.sources.files.record_file import RecordFile, refused, unfit_name
 from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.steps import OnStep, step
 
@@ -264,7 +264,7 @@ class ListedFiles:
         for found in self._objects.list_prefix(folder.path, folder.after):
             if found.key in known or is_no_data(found.key, self._settings, folder.path):
                 continue
-            unfit = self._unfit_name(found.key, newest)
+            unfit = unfit_name(found.key, after=newest if self._settings.ordered else "")
             if unfit is not None and not folder.waiting:
                 raise unfit
             is_full = unfit is not None or len(folder.waiting) >= _MOST_WAITING
@@ -276,23 +276,6 @@ class ListedFiles:
             if is_full or self._settings.ordered:
                 break
         folder.forget_old(left)
-
-    def _unfit_name(self, key: str, newest: str) -> SourceError | None:
-        """Returns why a name says no format or comes too late in the order of names, None if it is fit."""
-        strange = unreadable_name(key)
-        if strange is not None:
-            return SourceError(
-                f"the file {strange} has a name that says no format",
-                expected=READABLE_NAME,
-                remedy="rename it, or move it out of the folder",
-            )
-        if self._settings.ordered and key < newest:
-            return SourceError(
-                f"the file {key} came after {newest} was begun",
-                expected="names that rise: files are read in the order of their names",
-                remedy="give it a later name, or set order_by: then files may come in any order",
-            )
-        return None
 
     def _folder_of(self, name: str) -> _Folder | None:
         """Returns the folder of a file, None if pipeline.yml lists its table no more."""

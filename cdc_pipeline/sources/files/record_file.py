@@ -1,5 +1,6 @@
 """Reads a change file (CSV, JSON Lines, Parquet or Avro, also gzip) as blocks of records, or record by record."""
 
+import errno
 import gzip
 import tempfile
 from functools import partial
@@ -26,6 +27,7 @@ _DIGEST_BYTES = 16
 _COPIED_BYTES = 1 << 20
 _MOST_ROWS = 32_768
 _GZIP = ".gz"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RecordFile:
@@ -47,6 +49,7 @@ class RecordFile:
         opened = attempt(partial(self._open, layout))
         if isinstance(opened, LineRefused):
             self.close()
+            _check_room(key, opened.__cause__)
             raise SourceError(
                 f"the file {key} {opened!s:.250}",
                 expected=f"a whole file, as its name says ({', '.join(SUFFIXES)}, also with {_GZIP})",
@@ -140,6 +143,33 @@ class RecordFile:
 def is_readable(key: str) -> bool:
     """Returns whether the name ends with a known suffix."""
     return key.removesuffix(_GZIP).endswith(tuple(SUFFIXES))
+
+
+def _check_room(key: str, cause: BaseException | None) -> None:
+    """Raises SourceAway if the unpacked copy of a file found no room."""
+    if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
+        raise SourceAway(
+            f"the file {key} cannot be unpacked into {tempfile.gettempdir()}: {cause}",
+            remedy="make room there, or set TMPDIR to a folder that has it; reading goes on with the file",
+        ) from cause
+
+
+def unfit_name(key: str, *, after: str) -> SourceError | None:
+    """Returns why a name says no format, or comes before `after` in the order of names; None if it is fit."""
+    strange = unreadable_name(key)
+    if strange is not None:
+        return SourceError(
+            f"the file {strange} has a name that says no format",
+            expected=READABLE_NAME,
+            remedy="rename it, or move it out of the folder",
+        )
+    if key < after:
+        return SourceError(
+            f"the file {key} came after {after} was begun",
+            expected="names that rise: files are read in the order of their names",
+            remedy="give it a later name, or set order_by: then files may come in any order",
+        )
+    return None
 
 
 def unreadable_name(key: str) -> str | None:
