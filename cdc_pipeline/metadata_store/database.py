@@ -144,9 +144,10 @@ def _refuse_other_texts(engine: Engine) -> None:
 
     @event.listens_for(engine, "handle_error")
     def refuse(context: ExceptionContext) -> None:
-        if isinstance(context.original_exception, ValueError):
+        error = context.original_exception
+        if isinstance(error, UnicodeError) or (isinstance(error, ValueError) and "NUL" in str(error)):
             raise RegistryError(
-                f"a text that the metadata store cannot hold: {context.original_exception}",
+                f"a text that the metadata store cannot hold: {error}",
                 expected="UTF-8 without NUL",
                 remedy="correct the text; nothing was written",
             )

@@ -15,13 +15,13 @@ from cdc_pipeline.errors import ObjectExists
 class ObjectInfo:
     """`written`: a text that changes whenever the object is written again, for objects of other writers.
 
-    `written_at`: when that was last, in microseconds since 1970, by the store's clock.
+    `written_at`: when that was last, in microseconds since 1970, by the store's clock; None if it is not known.
     """
 
     key: str
     size_bytes: int
     written: str = field(default="", compare=False)
-    written_at: int = field(default=0, compare=False)
+    written_at: int | None = field(default=None, compare=False)
 
 
 class ObjectStore(Protocol):

@@ -21,6 +21,7 @@ from structlog.typing import EventDict, WrappedLogger
 from cdc_pipeline.errors import CdcError, SetupError, StoreAway, redacted
 from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.slice_requests import MOST_ATTEMPTS, SliceRequest, SliceRequests
+from cdc_pipeline.metadata_store.states import RequestState
 
 log = structlog.get_logger()
 
@@ -111,7 +112,7 @@ class ResidentWorker:
         sent = time.monotonic()
         renew()
         threads = ThreadPoolExecutor(max_workers=self.slots, thread_name_prefix="slice run")
-        runs = dict[Future[None], Running]()
+        runs = dict[Future[bool], Running]()
         try:
             with renewed(renew, self.lease_length, sent=sent, what=f"worker {self.owner}"):
                 self._take_and_run(threads, runs, stop, beat, until_idle=until_idle)
@@ -123,13 +124,13 @@ class ResidentWorker:
     def _take_and_run(
         self,
         threads: ThreadPoolExecutor,
-        runs: "dict[Future[None], Running]",
+        runs: "dict[Future[bool], Running]",
         stop: Event,
         beat: Callable[[], None],
         *,
         until_idle: bool,
     ) -> None:
-        is_current, checked = True, time.monotonic()
+        is_current, checked, left = True, time.monotonic(), set[UUID]()
         while not stop.is_set():
             if is_current and time.monotonic() - checked >= self.settings_poll.total_seconds():
                 is_current, checked = self.is_current(), time.monotonic()
@@ -138,8 +139,9 @@ class ResidentWorker:
             if not any(self._is_silent(run) for run in runs.values()):
                 beat()
             for ended in [run for run in runs if run.done()]:
-                del runs[ended]
-                ended.result()
+                request_id = runs.pop(ended).request_id
+                if not ended.result():
+                    left.add(request_id)
             known = [run.request_id for run in runs.values()]
             has_room = is_current and len(runs) < self.slots
             request = self._next(known, may_fail=until_idle) if has_room else None
@@ -148,7 +150,7 @@ class ResidentWorker:
                 runs[threads.submit(self._run, request, stop)] = running
             elif runs:
                 wait(runs, timeout=_POLL.total_seconds(), return_when=FIRST_COMPLETED)
-            elif until_idle or not is_current:
+            elif not is_current or (until_idle and not any(map(self._is_own, left))):
                 return
             else:
                 stop.wait(_POLL.total_seconds())
@@ -156,6 +158,11 @@ class ResidentWorker:
     def _is_silent(self, run: Running) -> bool:
         last = max(run.begun, self.lines.last(str(run.request_id)))
         return time.monotonic() - last >= self.longest_silence.total_seconds()
+
+    def _is_own(self, request_id: UUID) -> bool:
+        """Returns whether the worker still has a request whose run it left; it takes it again once it can."""
+        found = self.requests.find(request_id)
+        return found is not None and (found.state, found.worker) == (RequestState.TAKEN, self.owner)
 
     def _next(self, running: Sequence[UUID], *, may_fail: bool) -> SliceRequest | None:
         """Takes a request, if one is free. Waits for a metadata store that is away, or raises StoreAway if it may."""
@@ -167,8 +174,8 @@ class ResidentWorker:
             log.warning("no request taken", found=error.found)
             return None
 
-    def _run(self, request: SliceRequest, stop: Event) -> None:
-        """Runs in a thread. An error ends the run and no other one.
+    def _run(self, request: SliceRequest, stop: Event) -> bool:
+        """Runs in a thread. An error ends the run and no other one. Returns whether the request has ended.
 
         If the metadata store was away, the request is left as it is: the worker takes it again when the store is back.
         """
@@ -180,8 +187,9 @@ class ResidentWorker:
             except CdcError as failed:
                 if isinstance(failed, StoreAway) and request.attempts < MOST_ATTEMPTS:
                     log.warning("slice run is tried again", table=str(request.table), found=failed.found)
+                    self.lines.taken(str(request.request_id))
                     stop.wait(_STORE_AWAY_PAUSE.total_seconds())
-                    return
+                    return False
                 error = str(failed)
             except Exception as failed:  # a thread has no caller: the error goes to the request and to the worker's log
                 log.exception("slice run failed", table=str(request.table))
@@ -189,7 +197,8 @@ class ResidentWorker:
         lines = self.lines.taken(str(request.request_id))
         while not self._ended(request, report, error, lines):
             if stop.wait(_POLL.total_seconds()):
-                return
+                return False
+        return True
 
     def _ended(self, request: SliceRequest, report: Mapping[str, Any] | None, error: str | None, lines: str) -> bool:
         """Returns whether the outcome is recorded, or no longer wanted. False while the metadata store is away.

@@ -55,7 +55,7 @@ class StaleMarks:
         found = f"{name} was taken out of pipeline.yml, and its changes are not read since"
         if self.capabilities.copies_tables:
             return TableStale(found, table=name, remedy=f"list it again and run cdc snapshot {name}")
-        # With --lake, since the table's first slice begins an empty lake table, and none that has rows already.
+        # With --lake, so that nobody takes the rows of before for the table's present ones.
         return TableStale(
             found,
             table=name,

@@ -4,15 +4,17 @@ import gzip
 import resource
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import ObjectStoreAway, SourceAway
+from cdc_pipeline.errors import ObjectStoreAway, SourceError
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.settings.change_files import CsvSettings
-from cdc_pipeline.sources.files.record_file import RecordFile
+from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
+from cdc_pipeline.sources.files.listed_files import ListedFiles
 from cdc_pipeline.sources.files.record_formats import FileLayout
+from cdc_pipeline.steps import no_step
 
 MOST_BYTES = 1000
 
@@ -37,11 +39,25 @@ def test_a_refused_object_is_not_there_leaves_nothing_behind_and_can_be_put_late
     assert objects.head("a/b").size_bytes == 2 * MOST_BYTES
 
 
-def test_a_change_file_that_finds_no_room_to_be_unpacked_is_not_called_damaged(tmp_path: Path) -> None:
-    objects = LocalObjectStore(tmp_path)
+def test_a_change_file_that_finds_no_room_stops_its_folder_alone_until_there_is_some(tmp_path: Path) -> None:
     packed = gzip.compress(b"note\n" + 25_000 * (b"x" * MOST_BYTES + b"\n"))
-    objects.put_if_absent("a.csv.gz", packed)
-    with files_no_longer_than(len(packed)), pytest.raises(SourceAway, match="cannot be unpacked into"):
-        RecordFile(objects, "a.csv.gz", FileLayout(csv=CsvSettings()))
-    with closing(RecordFile(objects, "a.csv.gz", FileLayout(csv=CsvSettings()))) as file:
-        assert not file.is_read
+    for name, content in (("large/1.csv.gz", packed), ("small/1.csv", b"note\nx\n"), ("small/2.csv", b"note\ny\n")):
+        LocalObjectStore(tmp_path).put_if_absent(name, content)
+    settings, numbers = {"kind": "change_files", "path": str(tmp_path), "format": "upserts"}, count(1)
+    files = ListedFiles(
+        objects=LocalObjectStore(tmp_path),
+        layouts=dict.fromkeys(("large", "small"), FileLayout(csv=CsvSettings())),
+        settings=ChangeFilesSource.model_validate(settings),
+        offset=0,
+        begun={},
+        begin=lambda _: next(numbers),
+        on_step=no_step,
+        digest="",
+    )
+    with closing(files):
+        with files_no_longer_than(len(packed)):
+            read = [line.file for _ in range(2) for line in files.next_lines(1, fresh=True)]
+            with pytest.raises(SourceError, match="finds no room in"):
+                files.check()
+        assert read == ["small/1.csv", "small/2.csv"]
+        assert [line.file for line in files.next_lines(1, fresh=True)] == ["large/1.csv.gz"]

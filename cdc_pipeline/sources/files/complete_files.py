@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import structlog
 
+from cdc_pipeline.errors import ObjectMissing
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.files.file_names import is_marked
@@ -52,6 +53,20 @@ class CompleteFiles:
             )
         return False
 
+    def completed(self, names: set[str]) -> list[str]:
+        """Takes those out of `names` whose files are complete now, and returns them. Forgets those that are gone."""
+        found = list[str]()
+        for name in sorted(names):
+            try:
+                is_complete = self.has(self._objects.head(name))
+            except ObjectMissing:
+                names.discard(name)
+                continue
+            if is_complete:
+                names.discard(name)
+                found.append(name)
+        return found
+
     def _is_settled(self, found: ObjectInfo) -> bool:
         now = time.monotonic()
         if found.key not in self._changes and self._is_old(found):
@@ -69,5 +84,7 @@ class CompleteFiles:
         """Returns whether the file's own time shows that it has settled, so that a new reader need not watch it."""
         # The writer's or the store's clock is trusted to be at most a minute behind this machine's. A clock that is
         # further behind would make a file that grows look settled; one that is ahead makes its files be watched.
+        if found.written_at is None:
+            return False
         age = time.time_ns() // 1_000 - found.written_at
         return age >= (self._settings.settled_after + _CLOCKS_DIFFER) // timedelta(microseconds=1)

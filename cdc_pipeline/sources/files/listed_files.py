@@ -25,6 +25,7 @@ log = structlog.get_logger()
 LOOK_BACK_FILES = 500
 """This many of the last files of a folder are listed again, to find files with a name below the newest one."""
 _MOST_WAITING = 1_000
+_MOST_INCOMPLETE = 100
 _WHOLE = " whole"
 """Follows the digest of a file that was read to its end: it is not opened again."""
 
@@ -34,6 +35,7 @@ class _Folder:
     """A folder of files and what is known of its names.
 
     `known`: the last names that were begun or wait, in their order. `after`: names up to here are not listed again.
+    `incomplete`: names that were listed before their files were complete; each look asks for them alone.
     `rests_since`: the time of the last look, if it found nothing to read.
     """
 
@@ -42,6 +44,7 @@ class _Folder:
     known: list[str] = field(default_factory=list)
     after: str = ""
     waiting: deque[str] = field(default_factory=deque)
+    incomplete: set[str] = field(default_factory=set)
     stopped: SourceError | None = None
     rests_since: float = -math.inf
 
@@ -50,6 +53,11 @@ class _Folder:
         if str(self.stopped) != str(why):
             log.error("the folder is not read on", folder=self.path, found=why.found, remedy=why.remedy)
         self.stopped = why
+
+    def take(self, name: str) -> None:
+        self.waiting.append(name)
+        if name > self.after:
+            insort(self.known, name)
 
     def forget_old(self, left: str | None) -> None:
         """Forgets all but the last names. `left`: the first name that was listed and not taken; it is listed again."""
@@ -259,7 +267,9 @@ class ListedFiles:
 
         Raises SourceError for a name that stops the folder, once the files before it were read.
         """
-        known, newest = set(folder.known), folder.known[-1] if folder.known else ""
+        for name in self._complete.completed(folder.incomplete):
+            folder.take(name)
+        known, newest = {*folder.known, *folder.incomplete}, folder.known[-1] if folder.known else ""
         left: str | None = None
         for found in self._objects.list_prefix(folder.path, folder.after):
             if found.key in known or is_no_data(found.key, self._settings, folder.path):
@@ -269,8 +279,10 @@ class ListedFiles:
                 raise unfit
             is_full = unfit is not None or len(folder.waiting) >= _MOST_WAITING
             if not is_full and self._complete.has(found):
-                folder.waiting.append(found.key)
-                insort(folder.known, found.key)
+                folder.take(found.key)
+                continue
+            if not is_full and not self._settings.ordered and len(folder.incomplete) < _MOST_INCOMPLETE:
+                folder.incomplete.add(found.key)
                 continue
             left = left or found.key
             if is_full or self._settings.ordered:

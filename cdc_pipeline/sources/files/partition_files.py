@@ -19,8 +19,8 @@ FILE_DIGEST = "file"
 """Key in `last_position` for the digest of the lines that were read of the present file. No table has this name."""
 _LOOKS_APART = 10
 """The pause after a look, in times of what the look took: a folder may keep many files that were read."""
-_TICK_NS = 100_000_000
-"""A folder's time of change stands still for less than this while files come."""
+_TICK_NS = 3_000_000_000
+"""A folder's time of change stands still for less than this while files come. Some file systems have whole seconds."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 LINE_BITS = 32
 LINE_MASK = (1 << LINE_BITS) - 1

@@ -49,7 +49,8 @@ class RecordFile:
         opened = attempt(partial(self._open, layout))
         if isinstance(opened, LineRefused):
             self.close()
-            _check_room(key, opened.__cause__)
+            if _has_no_room(opened.__cause__):
+                raise _no_room(key, opened.__cause__) from opened.__cause__
             raise SourceError(
                 f"the file {key} {opened!s:.250}",
                 expected=f"a whole file, as its name says ({', '.join(SUFFIXES)}, also with {_GZIP})",
@@ -145,13 +146,16 @@ def is_readable(key: str) -> bool:
     return key.removesuffix(_GZIP).endswith(tuple(SUFFIXES))
 
 
-def _check_room(key: str, cause: BaseException | None) -> None:
-    """Raises SourceAway if the unpacked copy of a file found no room."""
-    if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
-        raise SourceAway(
-            f"the file {key} cannot be unpacked into {tempfile.gettempdir()}: {cause}",
-            remedy="make room there, or set TMPDIR to a folder that has it; reading goes on with the file",
-        ) from cause
+def _has_no_room(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def _no_room(key: str, error: BaseException | None) -> SourceError:
+    """Returns an error of this file alone: smaller files of other folders may have room."""
+    return SourceError(
+        f"the file {key} finds no room in {tempfile.gettempdir()}: {error!s:.300}",
+        remedy="make room there, or set TMPDIR to a folder that has it; reading goes on with the file",
+    )
 
 
 def unfit_name(key: str, *, after: str) -> SourceError | None:
@@ -201,6 +205,8 @@ def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int]:
                 ) from error
             case SettingsError():
                 raise refused(error) from error
+            case OSError() if _has_no_room(error):
+                raise _no_room(key, error) from error
             case ObjectStoreAway() | OSError():
                 raise SourceAway(
                     f"the file {key} below {objects.url} cannot be copied now: {error!s:.300}",

@@ -15,6 +15,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
 
 from cdc_pipeline.errors import LakeError, StoreAway
+from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
 from cdc_pipeline.operations.resident_worker import REQUEST, ResidentWorker, RunLines
@@ -119,6 +120,29 @@ def test_a_run_that_meets_a_metadata_store_that_is_away_is_tried_again_twice(sho
     assert (tries.count(CUSTOMERS), outcome(shop, CUSTOMERS).error) == (3, "nobody listens")
 
 
+def test_a_worker_is_not_idle_while_it_waits_for_the_lease_of_a_run_that_it_left(shop: Shop) -> None:
+    """As of a run whose metadata store was away also when it released its lease."""
+    leases, tries = list[Lease](), list[UUID]()
+
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        tries.append(request.request_id)
+        if not leases:
+            leases.append(shop.acquire("resident"))
+            message = "nobody listens"
+            raise StoreAway(message)
+        return {"claims": 1}
+
+    shop.store.slice_requests.cancel(CUSTOMERS)
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(worker(shop, run, RunLines(str)).work, Event(), lambda: None, until_idle=True)
+        try:
+            assert not eventually(working.done, seconds=3)
+        finally:
+            shop.store.leases.release(leases[0])
+        working.result(30)
+    assert (tries, outcome(shop, ORDERS).report) == ([ORDERS] * 2, {"claims": 1})
+
+
 def test_a_worker_that_is_stopped_hands_its_runs_back(shop: Shop) -> None:
     stop, has_begun, may_end = Event(), Event(), Event()
 
@@ -169,14 +193,15 @@ def test_a_long_run_holds_no_table_back_after_the_settings_have_changed(shop: Sh
 @pytest.mark.parametrize("logs", [True, False], ids=["goes on", "hangs"])
 def test_a_worker_has_a_heartbeat_however_long_a_run_takes_that_goes_on(shop: Shop, *, logs: bool) -> None:
     lines, longest, late_beats = RunLines(str), timedelta(seconds=1), list[int]()
-    begun, may_end = time.monotonic(), Event()
+    begun, may_end = list[float](), Event()
     structlog.configure(processors=[merge_contextvars, lines, JSONRenderer()])
 
     def beat() -> None:
-        if time.monotonic() - begun > 2 * longest.total_seconds():
+        if begun and time.monotonic() - begun[0] > 2 * longest.total_seconds():
             late_beats.append(1)
 
     def run(_: SliceRequest) -> Mapping[str, Any]:
+        begun.append(time.monotonic())
         while not may_end.wait(0.05):
             if logs:
                 structlog.get_logger().info("claim applied")

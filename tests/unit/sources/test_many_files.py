@@ -15,7 +15,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.object_store import ObjectInfo
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
-from cdc_pipeline.sources.files.listed_files import ListedFiles
+from cdc_pipeline.sources.files.listed_files import LOOK_BACK_FILES, ListedFiles
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, PartitionFiles
 from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.steps import no_step
@@ -99,8 +99,25 @@ def test_a_late_file_that_is_not_complete_at_the_first_look_is_read_once_it_is(t
         assert [line.file for line in files.next_lines(1 << 20, fresh=True)] == [late]
 
 
+def test_a_file_that_never_completes_makes_no_look_list_the_files_that_were_read_since(tmp_path: Path) -> None:
+    late, gone, *names = write(
+        tmp_path, ["t/a.jsonl", "t/b.jsonl", *(f"t/m{number:04}.jsonl" for number in range(700, 2_200))]
+    )
+    write(tmp_path, [f"{name}.done" for name in names])
+    objects = CountedStore(tmp_path)
+    settings: dict[str, object] = {"order_by": ["id"], "complete": "marked"}
+    with closing(after_files(ListedFiles, tmp_path, BEGUN, LAYOUTS, objects=objects, **settings)) as files:
+        assert [line.file for line in files.next_lines(1 << 20)] == names
+        objects.calls.clear()
+        assert files.next_lines(1, fresh=True) == []
+        assert objects.calls["listed"] <= 2 * (LOOK_BACK_FILES + 1), "each file and its marker"
+        write(tmp_path, [f"{late}.done"])
+        (tmp_path / gone).unlink()
+        assert [line.file for _ in range(2) for line in files.next_lines(1, fresh=True)] == [late]
+
+
 class CountedStore(LocalObjectStore):
-    """Counts how often a folder was listed, and a file was copied."""
+    """Counts how often a folder was listed, and a file was copied; and the names that were listed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -108,7 +125,9 @@ class CountedStore(LocalObjectStore):
 
     def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         self.calls[prefix] += 1
-        return super().list_prefix(prefix, after)
+        for found in super().list_prefix(prefix, after):
+            self.calls["listed"] += 1
+            yield found
 
     def copy_to(self, key: str, sink: BinaryIO) -> int:
         self.calls[key] += 1
