@@ -153,7 +153,7 @@ def _has_no_room(error: BaseException | None) -> bool:
 def _no_room(key: str, error: BaseException | None) -> SourceError:
     """Returns an error of this file alone: smaller files of other folders may have room."""
     return SourceError(
-        f"the file {key} finds no room in {tempfile.gettempdir()}: {error!s:.300}",
+        f"the file {key} finds no room in the folder for temporary files: {error!s:.300}",
         remedy="make room there, or set TMPDIR to a folder that has it; reading goes on with the file",
     )
 
