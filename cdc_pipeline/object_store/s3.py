@@ -1,7 +1,7 @@
 """A prefix of an S3 bucket as an object store."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -105,7 +105,7 @@ class S3ObjectStore:
             key=key,
             size_bytes=answer["ContentLength"],
             written=answer["ETag"],
-            written_at=_microseconds(answer["LastModified"]),
+            written_at=_time_of(answer),
         )
 
     def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
@@ -121,7 +121,7 @@ class S3ObjectStore:
                         key=found["Key"][root:],
                         size_bytes=found["Size"],
                         written=found["ETag"],
-                        written_at=_microseconds(found["LastModified"]),
+                        written_at=_time_of(found),
                     )
             if not page["IsTruncated"]:
                 return
@@ -262,6 +262,10 @@ class S3ObjectStore:
             ),
         )
         return page
+
+
+def _time_of(found: Mapping[str, Any]) -> int | None:
+    return _microseconds(found["LastModified"]) if "LastModified" in found else None
 
 
 def _microseconds(moment: datetime) -> int:
