@@ -20,8 +20,8 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, VERSION, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from cdc_pipeline.steps import no_step
-from tests.support.lake import NOW, Feed, event, lake_table_rows, move, rows_by_spark, table_of
+from tests.support.lake import Feed, event, lake_table_rows, move, rows_by_spark, table_of
+from tests.support.lakes import spark_lake
 from tests.support.reference.model import Event
 
 CLAIMS, EVENTS, IDS = 3, 80, 40
@@ -130,14 +130,7 @@ def test_append_leaves_what_merge_leaves(kind: str, session: SparkSession, tmp_p
 
 def _lake(session: SparkSession, store: LocalObjectStore, way: str) -> SparkLake:
     upsert, rows_without_spark = WAYS[way]
-    return SparkLake(
-        open_session=lambda: session,
-        store=store,
-        clock=lambda: NOW,
-        on_step=no_step,
-        upsert=upsert,
-        rows_without_spark=rows_without_spark,
-    )
+    return spark_lake(session, store, rows_without_spark, upsert)
 
 
 def _claim(feed: Feed, events: Events, number: int) -> ClaimWork:

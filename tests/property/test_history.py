@@ -11,12 +11,11 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.session import connect
-from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import CURRENT, DELETED, END_VERSION, VALID_FROM, VALID_TO, VERSION, Column, TableSchema
-from cdc_pipeline.steps import no_step
-from tests.support.lake import NOW, Feed, commit_time, event, lake_table_rows, move, table_of, values_by_id
+from tests.support.lake import Feed, commit_time, event, lake_table_rows, move, table_of, values_by_id
 from tests.support.lake import version as version_of
+from tests.support.lakes import spark_lake
 from tests.support.reference.history import Period, periods_of
 from tests.support.reference.model import Event, Id
 
@@ -46,16 +45,6 @@ def session(spark_url: str) -> Iterator[SparkSession]:
 @pytest.fixture
 def store(tmp_path: Path) -> LocalObjectStore:
     return LocalObjectStore(tmp_path / "bucket")
-
-
-def lake_of(session: SparkSession, store: LocalObjectStore, rows_without_spark: int = 1000) -> SparkLake:
-    return SparkLake(
-        open_session=lambda: session,
-        store=store,
-        clock=lambda: NOW,
-        on_step=no_step,
-        rows_without_spark=rows_without_spark,
-    )
 
 
 def history_rows(store: LocalObjectStore, table: LakeTable) -> dict[Id, list[Period]]:
@@ -102,7 +91,7 @@ def in_claims(feed: Feed, log: Sequence[Sequence[Event]], chance: Random) -> Ite
 def test_random_claims_in_order(session: SparkSession, store: LocalObjectStore, searched: str, seed: int) -> None:
     chance = Random(seed)
     table = table_of(SCHEMA, keeps_history=True)
-    lake = lake_of(session, store, 1000 if searched == "by Arrow" else 0)
+    lake = spark_lake(session, store, 1000 if searched == "by Arrow" else 0)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
     log: list[list[Event]] = []
@@ -128,7 +117,7 @@ def test_random_claims_in_order(session: SparkSession, store: LocalObjectStore, 
 def test_random_claims_in_any_order(session: SparkSession, store: LocalObjectStore, seed: int) -> None:
     chance = Random(seed)
     table = table_of(SCHEMA, ordered=False, keeps_history=True)
-    lake = lake_of(session, store)
+    lake = spark_lake(session, store)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
     log = [random_event(chance, number, partial=seed > 0) for number in range(1, EVENTS + 1)]
@@ -140,7 +129,7 @@ def test_random_claims_in_any_order(session: SparkSession, store: LocalObjectSto
 
 def test_a_claim_applied_again_changes_nothing(session: SparkSession, store: LocalObjectStore) -> None:
     table = table_of(SCHEMA, keeps_history=True)
-    lake = lake_of(session, store)
+    lake = spark_lake(session, store)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
     person = {"name": "a", "first name": "x"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.lake.append_or_merge import Upsert
@@ -21,6 +22,19 @@ from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.types import arrow_schema
 from tests.support.lake import NOW, RowsById, by_id, lake_table_rows, version
 from tests.support.memory_lake import MemoryLake
+
+
+def spark_lake(
+    session: SparkSession, store: LocalObjectStore, rows_without_spark: int = 1000, upsert: Upsert = "append"
+) -> SparkLake:
+    return SparkLake(
+        open_session=lambda: session,
+        store=store,
+        clock=lambda: NOW,
+        on_step=no_step,
+        rows_without_spark=rows_without_spark,
+        upsert=upsert,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,8 +113,7 @@ class Backlog:
     """A table with work waiting: slices to apply, or with `wants_snapshot` a new snapshot to take.
 
     `is_leased`: a worker is at work on it, or is asked to be by a slice request; an older request counts only while a
-    resident worker is alive. `is_awaited`: a slice run is open that
-    asks for it.
+    resident worker is alive. `is_awaited`: a slice run is open that asks for it.
 
     A table that pauses after a failure has no backlog, and neither has one whose wanted snapshot is being taken, or
     pauses after tries that failed.

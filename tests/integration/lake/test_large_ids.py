@@ -21,10 +21,10 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import resolve
 from tests.support.history_tables import publish
-from tests.support.lake import NOW, Feed, event, lake_values, rows_by_spark, table_of, values_by_id
+from tests.support.lake import Feed, event, lake_values, rows_by_spark, table_of, values_by_id
+from tests.support.lakes import spark_lake
 
 MILLION = 10**6
 SPREAD = (-(2**63), -MILLION, MILLION, 2**40, 2**63 - 1)
@@ -76,14 +76,7 @@ def bounds(store: LocalObjectStore, table: LakeTable) -> list[tuple[Any, Any]]:
 )
 def test_an_update_of_an_old_row_replaces_it(session: SparkSession, store: LocalObjectStore, way: str) -> None:
     upsert, rows_without_spark = WAYS[way]
-    lake = SparkLake(
-        open_session=lambda: session,
-        store=store,
-        clock=lambda: NOW,
-        on_step=no_step,
-        upsert=upsert,
-        rows_without_spark=rows_without_spark,
-    )
+    lake = spark_lake(session, store, rows_without_spark, upsert)
     table = keyed_by("numeric(20,0)")
     publish(lake, store, table, [(Decimal(id_), "snapshot") for id_ in (-3, -2, 7, 8)], at=1, fence=0)
     assert bounds(store, table) == [(-3, 8)]

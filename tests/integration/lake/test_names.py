@@ -18,9 +18,9 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, Operation, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import arrow_schema
-from tests.support.lake import NOW, Feed, event, lake_table_rows, lake_values, move, table_of, version
+from tests.support.lake import Feed, event, lake_table_rows, lake_values, move, table_of, version
+from tests.support.lakes import spark_lake
 from tests.support.reference.model import Event
 
 ODD_NAMES = ("copy", "copies", "unmatched", "found", "net", "version", "_metadata")
@@ -50,19 +50,6 @@ def put_staged(store: LocalObjectStore, table: LakeTable, columns: dict[str, lis
     return key
 
 
-def lake_with(
-    session: SparkSession, store: LocalObjectStore, rows_without_spark: int, upsert: Upsert = "append"
-) -> SparkLake:
-    return SparkLake(
-        open_session=lambda: session,
-        store=store,
-        clock=lambda: NOW,
-        on_step=no_step,
-        rows_without_spark=rows_without_spark,
-        upsert=upsert,
-    )
-
-
 @pytest.mark.parametrize("rows_without_spark", [0, 1000])
 def test_the_name_of_an_id_may_begin_with_a_dot(
     session: SparkSession, store: LocalObjectStore, rows_without_spark: int
@@ -70,7 +57,7 @@ def test_the_name_of_an_id_may_begin_with_a_dot(
     names = (".id", "id", ".other")
     schema = TableSchema(columns=tuple(Column(name=name, type="text") for name in names), key=(".id", "id"))
     table = table_of(schema, name=f"shop.public.dotted_{rows_without_spark}")
-    lake = lake_with(session, store, rows_without_spark)
+    lake = spark_lake(session, store, rows_without_spark)
     lake.create_table(table)
     key = put_staged(store, table, {".id": ["b", "a"], "id": ["1", "1"], ".other": ["o", "o"]})
     work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
@@ -91,7 +78,7 @@ def test_a_column_may_have_the_name_of_what_spark_tells_about_files(
     names = ("id", "_metadata", "other")
     schema = TableSchema(columns=tuple(Column(name=name, type="text") for name in names), key=("id",))
     table = table_of(schema, name=f"shop.public.odd_{rows_without_spark}")
-    lake = lake_with(session, store, rows_without_spark)
+    lake = spark_lake(session, store, rows_without_spark)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
     lake.upsert(table, feed.claim([event("i", 1, id_, _metadata="x", other="o") for id_ in "ab"]))
@@ -105,7 +92,7 @@ def test_the_text_that_names_the_folder_of_null_is_a_value_like_any_other(
     session: SparkSession, store: LocalObjectStore, upsert: Upsert
 ) -> None:
     table = table_of(name=f"shop.public.hive_{upsert}", partition_by=(PartitionBy(column="name"),))
-    lake = lake_with(session, store, 1000, upsert)
+    lake = spark_lake(session, store, 1000, upsert)
     lake.create_table(table)
     key = put_staged(store, table, {"id": [1], "name": [NULL_PARTITION], "age": [1]})
     work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
