@@ -22,8 +22,8 @@ from cdc_pipeline.record import (
     Operation,
     TableSchema,
 )
-from cdc_pipeline.row_order import ascending
 from cdc_pipeline.types import parse_text, resolve
+from cdc_pipeline.types.row_order import ascending
 
 Integers = npt.NDArray[np.int64]
 MOST_KEY_RANGES = 8

@@ -19,12 +19,12 @@ from cdc_pipeline.areas import encode_component, snapshot_prefix, staging_prefix
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.row_order import ascending
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.known import Document
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
+from cdc_pipeline.types.row_order import ascending
 from snapshot.exports import Export, OpensCopies
 from snapshot.hand_offs import SnapshotFile, StagedFile, StagedFiles
 

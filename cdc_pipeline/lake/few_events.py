@@ -28,8 +28,8 @@ from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.searched_file import groups_with, place_of, places_of, repeats
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, STATE, VERSION, Operation, TableSchema
-from cdc_pipeline.row_order import ascending
 from cdc_pipeline.types import resolve
+from cdc_pipeline.types.row_order import ascending
 
 log = structlog.get_logger()
 _Result = TypeVar("_Result")

@@ -13,10 +13,10 @@ from cdc_pipeline.lake.new_shape import physical_names
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, VERSION
-from cdc_pipeline.row_order import ascending
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema, resolve
+from cdc_pipeline.types.row_order import ascending
 
 MOST_BYTES = 32 << 20
 """Of the rows in memory. They are held three times."""

@@ -28,7 +28,7 @@ from cdc_pipeline.lake.protocol import DataFile, LakeTable
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_ddl import listed_stats
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.row_order import ascending
+from cdc_pipeline.types.row_order import ascending
 
 _BATCH_ROWS = 1_024
 """Read at once. So few because a file does not say how large its rows are in memory, where texts repeat."""

@@ -13,7 +13,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
 from cdc_pipeline.errors import LakeAway, LakeError, SettingsError
-from cdc_pipeline.libpq import is_this_machine
+from cdc_pipeline.settings.libpq import is_this_machine
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from cdc_pipeline.errors import RegistryError, SettingsError, SetupError, StoreAway
-from cdc_pipeline.libpq import URL_FORM, is_plain, missing_defaults, remedy_for
+from cdc_pipeline.settings.libpq import URL_FORM, is_plain, missing_defaults, remedy_for
 from cdc_pipeline.steps import OnStep, no_step, step
 
 _SESSION = (

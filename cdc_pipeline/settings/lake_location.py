@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from cdc_pipeline.libpq import is_this_machine
+from cdc_pipeline.settings.libpq import is_this_machine
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FOLDER = re.compile(r"[A-Za-z0-9_.=-]+")

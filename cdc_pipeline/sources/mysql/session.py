@@ -15,7 +15,7 @@ from pymysql.converters import conversions
 from pymysql.err import InterfaceError, MySQLError
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, SourceGap
-from cdc_pipeline.libpq import is_this_machine
+from cdc_pipeline.settings.libpq import is_this_machine
 from cdc_pipeline.settings.mysql import MysqlSource
 
 URL_FORM = "mysql://user@host:port, with special characters of a password encoded: %40 for @, %2F for /"

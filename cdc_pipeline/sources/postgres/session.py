@@ -9,7 +9,14 @@ import psycopg2.extensions
 import psycopg2.extras
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceBusy, SourceError
-from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, URL_FORM, is_plain, missing_defaults, one_line, remedy_for
+from cdc_pipeline.settings.libpq import (
+    INSUFFICIENT_PRIVILEGE,
+    URL_FORM,
+    is_plain,
+    missing_defaults,
+    one_line,
+    remedy_for,
+)
 
 MESSAGE_PREFIX = "cdc_pipeline"
 """Prefix of the pipeline's own logical messages in the source's log."""

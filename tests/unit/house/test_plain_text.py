@@ -6,7 +6,7 @@ import pytest
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.lake.session import connect
-from cdc_pipeline.libpq import missing_defaults
+from cdc_pipeline.settings.libpq import missing_defaults
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from cdc_pipeline.row_order import ascending
+from cdc_pipeline.types.row_order import ascending
 
 
 def test_rows_are_sorted_by_columns_whose_names_look_like_paths() -> None:
