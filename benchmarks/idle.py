@@ -23,8 +23,6 @@ import psutil
 from benchmarks.bench import Bench
 from benchmarks.results import RowFigures
 from cdc_pipeline.demo.airflow_api import open_airflow
-from cdc_pipeline.installation.endpoints import Endpoints
-from cdc_pipeline.installation.state import PORT_NAMES, open_installation
 from cdc_pipeline.launcher.control import down, start_and_wait, up
 from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.parts import running
@@ -33,6 +31,8 @@ from cdc_pipeline.launcher.processes import AIRFLOW_MIGRATE, with_dependencies
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
+from cdc_pipeline.settings.installation.state import PORT_NAMES, open_installation
 from cdc_pipeline.wiring import open_pipeline
 from snapshot.wiring import snapshot_runs
 from tests.support.command_line import query

@@ -22,7 +22,6 @@ from benchmarks.bench import Bench
 from benchmarks.idle import at_rest, installed, processor_seconds
 from benchmarks.results import RowFigures
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
-from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.control import up
 from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.parts import running
@@ -30,6 +29,7 @@ from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.settings.installation.state import open_installation
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from snapshot.wiring import snapshot_runs
 from tests.support.command_line import query

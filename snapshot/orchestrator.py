@@ -15,8 +15,8 @@ from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
+from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import TableCopy

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from structlog.typing import EventDict, Processor
 
-    from cdc_pipeline.installation.endpoints import Endpoints
     from cdc_pipeline.metadata_store.inspection.queries import Inspection
     from cdc_pipeline.settings import Settings
+    from cdc_pipeline.settings.installation.endpoints import Endpoints
     from cdc_pipeline.wiring import Pipeline
 
 CHECK_FAILED = 3
@@ -56,7 +56,7 @@ class Context:
     @property
     def home(self) -> Path:
         """The installation's folder. A mistake in pipeline.yml is an error only while this folder does not exist."""
-        from cdc_pipeline.installation.state import home_in, home_of
+        from cdc_pipeline.settings.installation.state import home_in, home_of
 
         home = home_in(self.config.parent, os.environ)
         return home if home.exists() else home_of(self.settings, os.environ)
@@ -138,9 +138,9 @@ class Context:
         Embedded servers among `parts` are started if they do not run. The last command that uses them ends them.
         """
         with without_collection():
-            from cdc_pipeline.installation.state import home_of
             from cdc_pipeline.launcher.parts import running
             from cdc_pipeline.metadata_store.upgrade import upgrade
+            from cdc_pipeline.settings.installation.state import home_of
 
         home = home_of(settings, os.environ)
         with running(settings, config=self.config, home=home, parts=parts) as endpoints:
@@ -152,10 +152,10 @@ class Context:
 
         `keep`: writes these tables beside pipeline.yml, where all other commands read them.
         """
-        from cdc_pipeline.installation.state import home_of
         from cdc_pipeline.launcher.parts import running
+        from cdc_pipeline.operations.source_setup.patterns import matching_tables
         from cdc_pipeline.settings.file import load_settings, store_matching
-        from cdc_pipeline.source_setup.patterns import matching_tables
+        from cdc_pipeline.settings.installation.state import home_of
         from cdc_pipeline.wiring import source_of
 
         listed = load_settings(self.config, matching=())
@@ -210,9 +210,9 @@ def context_of(config: Path | None, *, as_json: bool) -> Context:
     Help does not need it, so modules that take long to import are imported from here on.
     """
     with without_collection():
-        from cdc_pipeline.installation.state import home_in
         from cdc_pipeline.launcher.rights import become_owner
         from cdc_pipeline.settings.file import settings_path
+        from cdc_pipeline.settings.installation.state import home_in
 
         log_to_stderr()
     path = settings_path(config, os.environ)

@@ -73,7 +73,7 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     Runs until SIGTERM or Ctrl-C.
     """
     from cdc_pipeline.launcher.heartbeat import Heartbeat
-    from cdc_pipeline.source_setup.reading import retried
+    from cdc_pipeline.operations.source_setup.reading import retried
 
     context = context_of(config, as_json=False)
     with stopped_in_time() as stop:
@@ -104,7 +104,7 @@ def work(
     """
     from cdc_pipeline.launcher.heartbeat import Heartbeat
     from cdc_pipeline.operations.resident_worker import RunLines
-    from cdc_pipeline.source_setup.reading import retried
+    from cdc_pipeline.operations.source_setup.reading import retried
 
     context = context_of(config, as_json=False)
     lines, heartbeat = RunLines(plain_line), Heartbeat(os.environ)

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 
 _ENDED = ("success", "failed")
 _POLL_SECONDS = 0.5

@@ -11,10 +11,10 @@ from cdc_pipeline.demo.seed import Scale
 from cdc_pipeline.demo.servers import SourceServer, ensure_server
 from cdc_pipeline.demo.shop_behind import source_as, start_shop
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.ports import LOOPBACK, is_listening
-from cdc_pipeline.installation.state import Installation, home_of, open_installation, write_private_text
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.aws import KinesisSource
+from cdc_pipeline.settings.installation.ports import LOOPBACK, is_listening
+from cdc_pipeline.settings.installation.state import Installation, home_of, open_installation, write_private_text
 from cdc_pipeline.sources.kinesis.calls import connected
 
 _SERVER = "moto_server"

@@ -23,14 +23,14 @@ import pyarrow as pa
 from cdc_pipeline.demo.dms_targets import OPERATION, TIME, TRANSACTION, DmsFolder, DmsStream, DmsTarget
 from cdc_pipeline.demo.shop_behind import reader_url
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.installation.endpoints import Endpoints
-from cdc_pipeline.installation.state import write_private_text
 from cdc_pipeline.record import COMMIT_TIME, Operation, TableName, decode_position
 from cdc_pipeline.record import OPERATION as OWN_OPERATION
 from cdc_pipeline.record import TRANSACTION as OWN_TRANSACTION
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
+from cdc_pipeline.settings.installation.state import write_private_text
 from cdc_pipeline.sources.kinesis.calls import connected
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.sources.protocol import EventBatch, Source, TableEvents

@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.ports import LOOPBACK
-from cdc_pipeline.installation.state import write_private_text
 from cdc_pipeline.launcher.jars import SHORT_LIVED, jars_of, present_jars, read_lock
 from cdc_pipeline.launcher.java import require_java
 from cdc_pipeline.launcher.project import JARS, JARS_LOCK
 from cdc_pipeline.launcher.spark import spark_home
+from cdc_pipeline.settings.installation.ports import LOOPBACK
+from cdc_pipeline.settings.installation.state import write_private_text
 
 BROKER_JARS, CONNECT_JARS = "kafka", "connect"
 PARTITIONS = 4

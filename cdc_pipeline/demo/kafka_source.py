@@ -10,9 +10,9 @@ from cdc_pipeline.demo.mariadb import DATABASE, TABLES
 from cdc_pipeline.demo.servers import SourceServer, ensure_server
 from cdc_pipeline.demo.shop_behind import reader_url, source_as, start_shop
 from cdc_pipeline.errors import SourceAway
-from cdc_pipeline.installation.ports import free_port, is_listening
-from cdc_pipeline.installation.state import Installation, home_of, open_installation
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.ports import free_port, is_listening
+from cdc_pipeline.settings.installation.state import Installation, home_of, open_installation
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.topics import read_cluster

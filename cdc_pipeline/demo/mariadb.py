@@ -20,8 +20,8 @@ from cdc_pipeline.demo.seed import DEMO_SCALE, Scale
 from cdc_pipeline.demo.servers import SourceServer, ensure_server
 from cdc_pipeline.demo.workload import Shop
 from cdc_pipeline.errors import SetupError, SourceAway
-from cdc_pipeline.installation.ports import LOOPBACK
-from cdc_pipeline.installation.state import Installation, write_private_text
+from cdc_pipeline.settings.installation.ports import LOOPBACK
+from cdc_pipeline.settings.installation.state import Installation, write_private_text
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect
 
 DATABASE = "shop"

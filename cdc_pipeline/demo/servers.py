@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Event
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.state import Installation
 from cdc_pipeline.launcher.launch import log_end, start
 from cdc_pipeline.launcher.marked import marked, marks
 from cdc_pipeline.launcher.users import source_mark
+from cdc_pipeline.settings.installation.state import Installation
 
 TIMEOUT = timedelta(minutes=5)
 _POLL_SECONDS = 0.2

@@ -12,11 +12,11 @@ import structlog
 from cdc_pipeline.demo.mariadb import seed_mariadb, start_mariadb
 from cdc_pipeline.demo.seed import DEMO_SCALE, Scale
 from cdc_pipeline.errors import UsageError
-from cdc_pipeline.installation.ports import LOOPBACK, free_port
-from cdc_pipeline.installation.state import Installation
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.ports import LOOPBACK, free_port
+from cdc_pipeline.settings.installation.state import Installation
 from cdc_pipeline.wiring import Pipeline
 from cdc_pipeline.wiring.against import verify_against
 

@@ -15,12 +15,12 @@ from cdc_pipeline.demo.mariadb import MARIADB_SHOP, seed_mariadb, start_mariadb
 from cdc_pipeline.demo.seed import seed
 from cdc_pipeline.demo.shop_behind import verify_at_rest
 from cdc_pipeline.demo.workload import POSTGRES_SHOP, Shop
-from cdc_pipeline.installation.ports import free_port
-from cdc_pipeline.installation.state import home_of, open_installation
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.ports import free_port
+from cdc_pipeline.settings.installation.state import home_of, open_installation
 from cdc_pipeline.wiring import Pipeline
 
 Begin = Callable[[Settings, Path], str]

@@ -23,8 +23,6 @@ from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
 from cdc_pipeline.demo.sources import DemoSource
 from cdc_pipeline.demo.workload import Workload
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.installation.endpoints import Endpoints
-from cdc_pipeline.installation.state import home_of
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR
 from cdc_pipeline.launcher.control import down, up
 from cdc_pipeline.launcher.display import progress
@@ -35,6 +33,8 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
+from cdc_pipeline.settings.installation.state import home_of
 from cdc_pipeline.wiring import Pipeline, open_pipeline, utc_now
 
 SLICES_PER_TABLE = 3

@@ -25,8 +25,6 @@ import psycopg2
 from psycopg2 import extensions
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.endpoints import AIRFLOW_DATABASE
-from cdc_pipeline.installation.ports import LOOPBACK, free_port
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.postgres import (
     SUPERUSER,
@@ -37,6 +35,8 @@ from cdc_pipeline.launcher.postgres import (
     running_server,
 )
 from cdc_pipeline.launcher.project import CACHE
+from cdc_pipeline.settings.installation.endpoints import AIRFLOW_DATABASE
+from cdc_pipeline.settings.installation.ports import LOOPBACK, free_port
 
 DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _MIGRATE = (sys.executable, "-m", "airflow", "db", "migrate")

@@ -8,7 +8,14 @@ from typing import Any
 
 import yaml
 
-from cdc_pipeline.installation.endpoints import (
+from cdc_pipeline.launcher.deployment import Deployment, log_store_of, spark_jar_sets
+from cdc_pipeline.launcher.jars import S3, jars_of, read_lock
+from cdc_pipeline.launcher.postgres import SERVER_OPTIONS, SUPERUSER
+from cdc_pipeline.launcher.processes import API_SERVER, POSTGRES, SPARK, Process, processes
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK, PROJECT
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.settings.installation.endpoints import (
     AIRFLOW_DATABASE,
     METADATA_DATABASE,
     PASSWORD_VARIABLES,
@@ -17,13 +24,6 @@ from cdc_pipeline.installation.endpoints import (
     role_of,
     source_database,
 )
-from cdc_pipeline.launcher.deployment import Deployment, log_store_of, spark_jar_sets
-from cdc_pipeline.launcher.jars import S3, jars_of, read_lock
-from cdc_pipeline.launcher.postgres import SERVER_OPTIONS, SUPERUSER
-from cdc_pipeline.launcher.processes import API_SERVER, POSTGRES, SPARK, Process, processes
-from cdc_pipeline.launcher.project import JARS, JARS_LOCK, PROJECT
-from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings.file import load_settings
 
 POSTGRES_IMAGE = "postgres:18.4-bookworm"
 OWN_IMAGE = "cdc-pipeline:0.1.0"

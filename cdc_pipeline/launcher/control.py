@@ -11,8 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.endpoints import Endpoints, endpoints_of
-from cdc_pipeline.installation.state import PORT_NAMES, Installation, exclusive, open_installation, write_document
 from cdc_pipeline.launcher.launch import log_end
 from cdc_pipeline.launcher.marked import SUPERVISOR, end_marked, marked, marks
 from cdc_pipeline.launcher.planning import plan
@@ -20,6 +18,14 @@ from cdc_pipeline.launcher.processes import POSTGRES, Process
 from cdc_pipeline.launcher.supervisor import POLL, Condition, ProcessState
 from cdc_pipeline.launcher.users import nobody_uses, source_mark
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints_of
+from cdc_pipeline.settings.installation.state import (
+    PORT_NAMES,
+    Installation,
+    exclusive,
+    open_installation,
+    write_document,
+)
 
 MANY_FAILURES = 3
 LONGEST_SILENCE = timedelta(minutes=15)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 
 from psycopg2 import extensions, sql
 
-from cdc_pipeline.installation.endpoints import METADATA_ROLE, PASSWORD_VARIABLES, SOURCE_ROLE, role_of
 from cdc_pipeline.launcher.postgres import autocommitting, create_database
 from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, reader_role
+from cdc_pipeline.settings.installation.endpoints import METADATA_ROLE, PASSWORD_VARIABLES, SOURCE_ROLE, role_of
 
 _SERVER = "dbname=postgres"
 _CREATE_ROLE = """

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import structlog
 
-from cdc_pipeline.installation.endpoints import Endpoints, endpoints_of, role_passwords
-from cdc_pipeline.installation.ports import LOOPBACK
-from cdc_pipeline.installation.state import Installation
 from cdc_pipeline.launcher.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3, LogStore, present_log_store
 from cdc_pipeline.launcher.project import JARS, JARS_LOCK, PROJECT
 from cdc_pipeline.launcher.spark import available_cores, spark_home
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints_of, role_passwords
+from cdc_pipeline.settings.installation.ports import LOOPBACK
+from cdc_pipeline.settings.installation.state import Installation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

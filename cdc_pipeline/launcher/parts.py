@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.endpoints import Endpoints, endpoints_of
-from cdc_pipeline.installation.state import Installation, exclusive, open_installation
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.control import failure, is_up, process_states
 from cdc_pipeline.launcher.health import is_healthy
@@ -19,6 +17,8 @@ from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.launcher.processes import DATABASES, POSTGRES, SPARK, Process, with_dependencies
 from cdc_pipeline.launcher.users import one_user, parts_mark, watch
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints_of
+from cdc_pipeline.settings.installation.state import Installation, exclusive, open_installation
 from cdc_pipeline.settings.work import EMBEDDED
 
 TIMEOUT_SECONDS = 180

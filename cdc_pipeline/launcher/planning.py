@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from cdc_pipeline.installation.state import Installation, with_free_ports, write_document
 from cdc_pipeline.launcher.account import ROOT_STATE_FOLDER, Account, can_reach, server_account
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.launcher.deployment import this_machine
@@ -13,6 +12,7 @@ from cdc_pipeline.launcher.java import require_java
 from cdc_pipeline.launcher.postgres import PostgresServer, find_binaries, initialize, reachable_binaries
 from cdc_pipeline.launcher.processes import Process, processes
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.state import Installation, with_free_ports, write_document
 from cdc_pipeline.settings.work import EMBEDDED
 
 

@@ -18,9 +18,9 @@ import psycopg2
 from psycopg2 import extensions, sql
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.ports import LOOPBACK
 from cdc_pipeline.launcher.account import Account, can_reach
 from cdc_pipeline.launcher.launch import log_end, start
+from cdc_pipeline.settings.installation.ports import LOOPBACK
 
 SUPERUSER = "cdc"
 TIMEOUT = timedelta(seconds=60)

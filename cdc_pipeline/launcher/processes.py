@@ -3,14 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cdc_pipeline.installation.endpoints import (
-    AIRFLOW_DATABASE,
-    METADATA_DATABASE,
-    PASSWORD_VARIABLES,
-    Endpoints,
-    role_of,
-    source_database,
-)
 from cdc_pipeline.launcher.airflow import airflow_environment
 from cdc_pipeline.launcher.deployment import Deployment, log_store_of
 from cdc_pipeline.launcher.health import heartbeat_url
@@ -18,6 +10,14 @@ from cdc_pipeline.launcher.heartbeat import HEARTBEAT_VARIABLE
 from cdc_pipeline.launcher.postgres import SUPERUSER
 from cdc_pipeline.launcher.spark import AUTHENTICATION_VARIABLE, s3_settings, server_command
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import (
+    AIRFLOW_DATABASE,
+    METADATA_DATABASE,
+    PASSWORD_VARIABLES,
+    Endpoints,
+    role_of,
+    source_database,
+)
 from cdc_pipeline.settings.work import EMBEDDED
 
 POSTGRES = "postgres"

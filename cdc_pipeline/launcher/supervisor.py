@@ -22,13 +22,13 @@ from typing import BinaryIO
 
 import structlog
 
-from cdc_pipeline.installation.state import Installation, open_installation, write_document
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.health import Health, forget, health_of, unanswered
 from cdc_pipeline.launcher.launch import kill, start
 from cdc_pipeline.launcher.marked import marks
 from cdc_pipeline.launcher.probe import Probe
 from cdc_pipeline.launcher.processes import Process
+from cdc_pipeline.settings.installation.state import Installation, open_installation, write_document
 
 log = structlog.get_logger()
 

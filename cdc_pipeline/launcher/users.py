@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO
 
 from cdc_pipeline.errors import LeaseBusy
-from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.launcher.marked import end_marked, marked, marks
 from cdc_pipeline.launcher.processes import POSTGRES
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 
 USERS = "users.lock"
 WATCHER = "watcher"

@@ -26,8 +26,8 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
+from cdc_pipeline.operations.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()

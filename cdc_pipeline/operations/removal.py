@@ -14,8 +14,8 @@ from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.operations.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.record import TableName, history_name
-from cdc_pipeline.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, step
 

@@ -12,8 +12,8 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.late_slices import LateSlices
+from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.sources.quarantined import DecodedEvents
 from cdc_pipeline.types import changed_types

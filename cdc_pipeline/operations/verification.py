@@ -18,9 +18,9 @@ from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.source_copies import SourceCopies
+from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import Column, TableName, TableSchema
-from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import step

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
@@ -14,6 +13,7 @@ from cdc_pipeline.settings import ObjectStoreSettings, Settings
 from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.lake_location import check_location, is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.settings.mysql import MysqlSource

@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc_pipeline.installation.endpoints import Endpoints, endpoints
-from cdc_pipeline.installation.state import home_of
 from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings, settings_path
+from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints
+from cdc_pipeline.settings.installation.state import home_of
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring.adapters import open_lake, open_object_store, source_of, utc_now
 from cdc_pipeline.wiring.pipeline import Pipeline

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from cdc_pipeline.operations.retention import Cleanup
     from cdc_pipeline.operations.rewind import Rewind
     from cdc_pipeline.operations.source_copies import SourceCopies
+    from cdc_pipeline.operations.source_setup.log_watch import SourceLog
+    from cdc_pipeline.operations.source_setup.reading import ConsumerRuns
+    from cdc_pipeline.operations.source_setup.registered import RegisteredStream
+    from cdc_pipeline.operations.source_setup.set_up import SourceSetup
+    from cdc_pipeline.operations.source_setup.stale_tables import StaleMarks
+    from cdc_pipeline.operations.source_setup.tables import TableRegistration
     from cdc_pipeline.operations.verification import Verification
     from cdc_pipeline.operations.warm_up import WarmUp
-    from cdc_pipeline.source_setup.log_watch import SourceLog
-    from cdc_pipeline.source_setup.reading import ConsumerRuns
-    from cdc_pipeline.source_setup.registered import RegisteredStream
-    from cdc_pipeline.source_setup.set_up import SourceSetup
-    from cdc_pipeline.source_setup.stale_tables import StaleMarks
-    from cdc_pipeline.source_setup.tables import TableRegistration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,17 @@ class Pipeline(Resources):
         )
 
     def registered_stream(self) -> "RegisteredStream":
-        from cdc_pipeline.source_setup.registered import RegisteredStream
+        from cdc_pipeline.operations.source_setup.registered import RegisteredStream
 
         return RegisteredStream(name=self.settings.name, listed=frozenset(self.table_names()), store=self.store)
 
     def source_log(self) -> "SourceLog":
-        from cdc_pipeline.source_setup.log_watch import SourceLog
+        from cdc_pipeline.operations.source_setup.log_watch import SourceLog
 
         return SourceLog(stream=self.settings.name, source=self.source, store=self.store)
 
     def source_setup(self) -> "SourceSetup":
-        from cdc_pipeline.source_setup.set_up import SourceSetup
+        from cdc_pipeline.operations.source_setup.set_up import SourceSetup
 
         return SourceSetup(
             registered=self.registered_stream(),
@@ -82,8 +82,8 @@ class Pipeline(Resources):
         )
 
     def consumer_runs(self) -> "ConsumerRuns":
-        from cdc_pipeline.source_setup.opening import ConsumerOpening
-        from cdc_pipeline.source_setup.reading import ConsumerRuns
+        from cdc_pipeline.operations.source_setup.opening import ConsumerOpening
+        from cdc_pipeline.operations.source_setup.reading import ConsumerRuns
 
         opening = ConsumerOpening(
             owner=self.owner,
@@ -103,7 +103,7 @@ class Pipeline(Resources):
         return ConsumerRuns(registered=self.registered_stream(), opening=opening)
 
     def _table_registration(self) -> "TableRegistration":
-        from cdc_pipeline.source_setup.tables import TableRegistration
+        from cdc_pipeline.operations.source_setup.tables import TableRegistration
 
         return TableRegistration(
             registered=self.registered_stream(),
@@ -115,7 +115,7 @@ class Pipeline(Resources):
         )
 
     def _stale_marks(self) -> "StaleMarks":
-        from cdc_pipeline.source_setup.stale_tables import StaleMarks
+        from cdc_pipeline.operations.source_setup.stale_tables import StaleMarks
 
         followed = frozenset(table.table for table in self.settings.tables if table.on_schema_change == "follow")
         return StaleMarks(

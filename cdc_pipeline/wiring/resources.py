@@ -8,12 +8,12 @@ from uuid import UUID
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
 

@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from cdc_pipeline.demo.airflow_api import open_airflow
-from cdc_pipeline.installation.endpoints import Endpoints, endpoints
-from cdc_pipeline.installation.state import PORT_NAMES, home_of, open_installation
 from cdc_pipeline.launcher.control import process_states
 from cdc_pipeline.launcher.marked import STACK_VARIABLE, SUPERVISOR, marked
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.launcher.supervisor import Condition
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints
+from cdc_pipeline.settings.installation.state import PORT_NAMES, home_of, open_installation
 from tests.support.command_line import end_by
 from tests.support.command_server import CommandServer
 from tests.support.doc_pages import README, commands, pages_for_the_demo, text_of

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.marked import STACK_VARIABLE
 from cdc_pipeline.launcher.project import PROJECT
+from cdc_pipeline.settings.installation.state import open_installation
 from tests.support.delta_rows import delta_rows, seen
 from tests.support.doc_pages import blocks, commands
 from tests.support.spark import ONE_COMPILER

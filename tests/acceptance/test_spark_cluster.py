@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.launcher.spark import spark_home
 from cdc_pipeline.settings import ObjectStoreSettings
+from cdc_pipeline.settings.installation.ports import free_port
 from tests.acceptance.test_object_stores import ADA
 from tests.support.delta_rows import delta_rows, seen, storage_options
 from tests.support.doc_pages import blocks, commands

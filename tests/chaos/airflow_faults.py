@@ -11,13 +11,13 @@ import httpx
 import psutil
 
 from cdc_pipeline.demo.airflow_api import AirflowApi, AirflowRefused, open_airflow
-from cdc_pipeline.installation.endpoints import endpoints_of
-from cdc_pipeline.installation.state import PORT_NAMES, Installation
 from cdc_pipeline.launcher.health import is_healthy
 from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.launcher.processes import MIGRATE, Process
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.settings.installation.endpoints import endpoints_of
+from cdc_pipeline.settings.installation.state import PORT_NAMES, Installation
 from tests.chaos.bank import SOURCE, STORE, Bank, NobodyThere
 from tests.chaos.faults import IN_CLAIM, KILL, PAST_LEASE, PAUSE, pause, paused, signalled
 from tests.chaos.fire import Kind, Lasting

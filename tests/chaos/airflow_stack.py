@@ -17,8 +17,6 @@ import psutil
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
 from cdc_pipeline.demo.pgbench import initialize_pgbench, running_pgbench
 from cdc_pipeline.errors import LeaseBusy
-from cdc_pipeline.installation.endpoints import endpoints_of
-from cdc_pipeline.installation.state import PORT_NAMES, Installation, open_installation
 from cdc_pipeline.launcher.control import down, process_states, start_and_wait
 from cdc_pipeline.launcher.marked import SUPERVISOR, marked
 from cdc_pipeline.launcher.parts import running
@@ -28,6 +26,8 @@ from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.file import parse_settings
+from cdc_pipeline.settings.installation.endpoints import endpoints_of
+from cdc_pipeline.settings.installation.state import PORT_NAMES, Installation, open_installation
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.chaos.evidence import CURRENT, lake_rows, source_rows
 from tests.chaos.impatient_airflow import (

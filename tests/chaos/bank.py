@@ -16,9 +16,6 @@ import psutil
 import psycopg2
 
 from cdc_pipeline.demo.pgbench import initialize_pgbench
-from cdc_pipeline.installation.endpoints import endpoints_of
-from cdc_pipeline.installation.ports import LOOPBACK, free_port
-from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.control import down, process_states, start_and_wait
 from cdc_pipeline.launcher.deployment import spark_jar_sets
@@ -35,6 +32,9 @@ from cdc_pipeline.launcher.project import JARS, JARS_LOCK
 from cdc_pipeline.launcher.spark import available_cores, s3_settings, server_command, spark_home
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.settings.installation.endpoints import endpoints_of
+from cdc_pipeline.settings.installation.ports import LOOPBACK, free_port
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import opened_pipeline, take_snapshot

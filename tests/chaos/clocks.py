@@ -9,9 +9,9 @@ from random import Random
 
 import psutil
 
-from cdc_pipeline.installation.state import Installation
 from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.state import Installation
 from tests.chaos.bank import CONSUMER, WORKERS, Bank, with_own_workers
 from tests.chaos.fire import Kind, Lasting, Strike
 

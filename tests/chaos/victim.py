@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Lock, Timer
 
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.crash.failpoint import Site

@@ -16,7 +16,7 @@ APART = {
     "cdc_pipeline/demo": "people who write to a shop",
     "cdc_pipeline/metadata_store/migrations": "one transaction each, inside store.upgrade",
     "cdc_pipeline/object_store": "the object stores, which the steps call",
-    "cdc_pipeline/installation": "what one installation remembers; no row goes through it",
+    "cdc_pipeline/settings/installation": "what one installation remembers; no row goes through it",
     "cdc_pipeline/launcher": "the processes of an installation; no row goes through them",
 }
 READS_ONLY = "reads, and what was read is nowhere but in memory"

@@ -11,7 +11,6 @@ from typing import Any
 
 import psycopg2
 
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.launcher.postgres import PostgresServer
@@ -19,6 +18,7 @@ from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.exports import Export

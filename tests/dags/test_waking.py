@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 from cdc_wake_up_policy import WakeUpPolicy
 
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.metadata_store.ledger.backlogs import Backlog, backlogs
 from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
-from cdc_pipeline.source_setup.registered import RegisteredStream
-from cdc_pipeline.source_setup.stale_tables import StaleMarks
+from cdc_pipeline.operations.source_setup.registered import RegisteredStream
+from cdc_pipeline.operations.source_setup.stale_tables import StaleMarks
+from cdc_pipeline.settings.installation.ports import free_port
 from cdc_pipeline.sources.protocol import SourceCapabilities
 from snapshot.hand_offs import new_tasks
 from tests.dags.airflow_process import RESULT, Airflow

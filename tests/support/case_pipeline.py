@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from tests.support.acceptance_cases import Row
 from tests.support.case_runs import ordered_rows

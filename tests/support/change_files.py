@@ -15,9 +15,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from cdc_pipeline.errors import CdcError, SourceGap
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.record import OPERATION, VERSION, encode_position
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.sources.files.source import FileSource
 from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream, EventBatch, UnfitEvent

@@ -24,7 +24,7 @@ IMPORTED_AT_NEED = (
     "cdc_pipeline.operations.repair",
     "cdc_pipeline.operations.replay",
     "cdc_pipeline.operations.rewind",
-    "cdc_pipeline.source_setup",
+    "cdc_pipeline.operations.source_setup",
     "cdc_pipeline.launcher.parts",
     "cdc_pipeline.operations.verification",
     "snapshot.wiring",

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cdc_pipeline.installation.ports import is_listening
+from cdc_pipeline.settings.installation.ports import is_listening
 
 TIMEOUT_SECONDS = 60
 

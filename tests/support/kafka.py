@@ -14,11 +14,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from cdc_pipeline.demo.kafka import broker_command
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.launch import start
+from cdc_pipeline.operations.source_setup.set_up import SetUp
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.source_setup.set_up import SetUp
+from cdc_pipeline.settings.installation.ports import free_port
 from cdc_pipeline.wiring import Pipeline
 from tests.support.certificates import write_certificate
 from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows

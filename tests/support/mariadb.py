@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pymysql
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.account import server_account
+from cdc_pipeline.settings.installation.ports import free_port
 from tests.support.eventually import eventually
 
 PASSWORD = "of this test run"

@@ -9,12 +9,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.wiring import snapshot_runs

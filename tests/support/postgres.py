@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg2
 from psycopg2 import sql
 
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.account import Account, server_account
 from cdc_pipeline.launcher.postgres import (
     PostgresServer,
@@ -23,6 +22,7 @@ from cdc_pipeline.launcher.postgres import (
     running_server,
 )
 from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.settings.installation.ports import free_port
 
 SLOTS = "SELECT slot_name, active_pid, temporary FROM pg_replication_slots WHERE database = %s"
 TIMEOUT_MILLISECONDS = 10_000

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import boto3.session
 
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_location import S3Location, client_options
+from cdc_pipeline.settings.installation.ports import free_port
 from tests.support.eventually import await_listener
 
 BUCKET = "cdc-test-lake"

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.jars import jars_of, present_jars, read_lock
 from cdc_pipeline.launcher.java import require_java
 from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.launcher.project import JARS, JARS_LOCK
+from cdc_pipeline.settings.installation.ports import free_port
 from tests.support.eventually import await_listener
 from tests.support.s3 import BUCKET, LOOPBACK
 

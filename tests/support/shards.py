@@ -11,10 +11,10 @@ from typing import Any
 
 import boto3.session
 
+from cdc_pipeline.operations.source_setup.set_up import SetUp
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.aws import KinesisSource
-from cdc_pipeline.source_setup.set_up import SetUp
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 from cdc_pipeline.sources.kinesis.source import kinesis_source
 from cdc_pipeline.steps import OnStep, no_step

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_pipeline.installation.endpoints import embedded_spark
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3
@@ -20,6 +18,8 @@ from cdc_pipeline.launcher.spark import (
     spark_home,
 )
 from cdc_pipeline.settings import ObjectStoreSettings
+from cdc_pipeline.settings.installation.endpoints import embedded_spark
+from cdc_pipeline.settings.installation.ports import free_port
 from cdc_pipeline.settings.work import DriverSettings
 from tests.support.eventually import await_listener
 from tests.support.s3 import REGION

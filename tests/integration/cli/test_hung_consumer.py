@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_pipeline.installation.ports import free_port
-from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.control import down, process_states, start_and_wait
 from cdc_pipeline.launcher.health import heartbeat_url
 from cdc_pipeline.launcher.heartbeat import HEARTBEAT_VARIABLE
 from cdc_pipeline.launcher.processes import CONSUMER, Process
 from cdc_pipeline.launcher.supervisor import ProcessState
+from cdc_pipeline.settings.installation.ports import free_port
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 from tests.support.command_line import CommandLine, query
 from tests.support.eventually import eventually
 from tests.support.streams import run_sql

@@ -11,7 +11,7 @@ import pytest
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices
 from cdc_pipeline.errors import PartitionFailed, SourceChanged
-from cdc_pipeline.source_setup.sharing import Membership
+from cdc_pipeline.operations.source_setup.sharing import Membership
 from tests.support.event_files import EventFolder
 from tests.support.shards import debezium_event
 

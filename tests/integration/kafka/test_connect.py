@@ -14,9 +14,9 @@ from cdc_pipeline.demo.kafka import connect_command, mariadb_connector, postgres
 from cdc_pipeline.demo.mariadb import MARIADB_SHOP, seed_mariadb
 from cdc_pipeline.demo.seed import Scale, seed
 from cdc_pipeline.demo.workload import POSTGRES_SHOP, Shop, Workload
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.ports import free_port
 from cdc_pipeline.wiring.against import verify_against
 from tests.crash.world import World
 from tests.support.command_line import CommandLine, consuming, query

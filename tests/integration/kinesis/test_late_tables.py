@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import SourceError, StreamMoved
+from cdc_pipeline.operations.source_setup.sharing import Membership
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup.sharing import Membership
 from tests.support.shards import MemoryStreams, ShardFeed, debezium_event
 
 ORDERS, RETURNS = "public.orders", "public.returns"

@@ -11,8 +11,8 @@ import pytest
 
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.operations.source_setup.sharing import Membership
 from cdc_pipeline.record import VERSION, TableName
-from cdc_pipeline.source_setup.sharing import Membership
 from tests.support.command_line import CommandLine, consuming, query
 from tests.support.event_files import events_of
 from tests.support.eventually import eventually

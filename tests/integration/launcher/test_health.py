@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.health import Health, forget, health_of, heartbeat_url
 from cdc_pipeline.launcher.heartbeat import HEARTBEAT_VARIABLE, Heartbeat
 from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.settings.installation.ports import free_port
 from tests.support.eventually import await_listener
 
 PAGE = "monitor.json"

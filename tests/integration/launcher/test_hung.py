@@ -13,13 +13,13 @@ from threading import Event
 import psutil
 import pytest
 
-from cdc_pipeline.installation.ports import free_port
-from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.control import down, process_states, start_and_wait
 from cdc_pipeline.launcher.health import Health, health_of
 from cdc_pipeline.launcher.marked import SUPERVISOR
 from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.launcher.supervisor import Condition, Keeper, ProcessState
+from cdc_pipeline.settings.installation.ports import free_port
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 from tests.support.eventually import eventually
 
 SILENCE = 3.0

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.control import down, is_up, process_states, start_and_wait
 from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.launcher.supervisor import Condition, ProcessState
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 from tests.support.eventually import eventually
 
 NAME = "consumer"

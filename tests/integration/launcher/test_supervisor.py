@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.installation.ports import free_port
-from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.control import MANY_FAILURES, OnStates, down, is_up, process_states, start_and_wait, up
 from cdc_pipeline.launcher.health import heartbeat_url
 from cdc_pipeline.launcher.marked import SUPERVISOR, marked, marks
 from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.launcher.supervisor import LONGEST_LOG_BYTES, Condition, Keeper, ProcessState
+from cdc_pipeline.settings.installation.ports import free_port
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 from tests.support.eventually import eventually
 from tests.support.shop_settings import shop_settings
 

@@ -10,13 +10,13 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 
 from cdc_pipeline.errors import SetupError, StoreAway
-from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.models import columns
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.metadata_store.upgrade import head, upgrade
+from cdc_pipeline.settings.installation.ports import free_port
 from tests.support.postgres import fresh_database
 
 SHAPE = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.crash.world import apply_all, lake_tables, make_lake, memory_lake, take_snapshot
 from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume

@@ -9,8 +9,6 @@ import yaml
 from sqlalchemy import make_url
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.installation.endpoints import endpoints
-from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.compose import AWS_VARIABLES, compose_text, composition, containers
 from cdc_pipeline.launcher.deployment import Deployment, this_machine
 from cdc_pipeline.launcher.postgres import SERVER_OPTIONS
@@ -18,6 +16,8 @@ from cdc_pipeline.launcher.processes import POSTGRES, SPARK, WORKER, Process, pr
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings, parse_settings
+from cdc_pipeline.settings.installation.endpoints import endpoints
+from cdc_pipeline.settings.installation.state import open_installation
 from tests.support.shop_settings import shop_settings
 
 DOCKER = PROJECT / "docker"

@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from cdc_pipeline.installation.state import home_of, open_installation, with_free_ports
+from cdc_pipeline.settings.installation.state import home_of, open_installation, with_free_ports
 from tests.support.shop_settings import shop_settings
 
 

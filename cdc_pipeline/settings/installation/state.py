@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cdc_pipeline.installation.ports import free_port, is_listening
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.ports import free_port, is_listening
 
 OWN_FOLDER = ".cdc"
 PORT_NAMES = ("postgres", "spark", "airflow")

@@ -5,9 +5,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.installation.ports import LOOPBACK
-from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.installation.ports import LOOPBACK
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 from cdc_pipeline.settings.work import EMBEDDED
 
 METADATA_DATABASE = "cdc_metadata"

@@ -9,10 +9,10 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.operations.source_setup.lake_owner import own_lake_table
+from cdc_pipeline.operations.source_setup.registered import RegisteredStream
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.source_setup.lake_owner import own_lake_table
-from cdc_pipeline.source_setup.registered import RegisteredStream
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.steps import OnStep
 

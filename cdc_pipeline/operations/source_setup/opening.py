@@ -16,11 +16,11 @@ from cdc_pipeline.errors import SourceChanged, SourceError, StreamMoved, TableSt
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.operations.source_setup.log_watch import LogWatch, SourceLog
+from cdc_pipeline.operations.source_setup.registered import RegisteredStream
+from cdc_pipeline.operations.source_setup.stale_tables import StaleMarks, note_refused
+from cdc_pipeline.operations.source_setup.tables import TableRegistration
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup.log_watch import LogWatch, SourceLog
-from cdc_pipeline.source_setup.registered import RegisteredStream
-from cdc_pipeline.source_setup.stale_tables import StaleMarks, note_refused
-from cdc_pipeline.source_setup.tables import TableRegistration
 from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream, Source, SourceSurvey
 from cdc_pipeline.steps import OnStep

@@ -11,9 +11,9 @@ import structlog
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
 from cdc_pipeline.errors import CdcError, PartitionFailed, SourceBusy, StaleEpoch, StreamMoved
-from cdc_pipeline.source_setup.opening import ConsumerOpening
-from cdc_pipeline.source_setup.registered import RegisteredStream
-from cdc_pipeline.source_setup.sharing import Membership, joined
+from cdc_pipeline.operations.source_setup.opening import ConsumerOpening
+from cdc_pipeline.operations.source_setup.registered import RegisteredStream
+from cdc_pipeline.operations.source_setup.sharing import Membership, joined
 
 log = structlog.get_logger()
 

@@ -8,10 +8,10 @@ import structlog
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.operations.source_setup.registered import RegisteredStream
+from cdc_pipeline.operations.source_setup.stale_tables import StaleMarks, note_refused
+from cdc_pipeline.operations.source_setup.tables import TableRegistration
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup.registered import RegisteredStream
-from cdc_pipeline.source_setup.stale_tables import StaleMarks, note_refused
-from cdc_pipeline.source_setup.tables import TableRegistration
 from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import Source
 

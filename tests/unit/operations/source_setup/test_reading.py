@@ -5,7 +5,7 @@ from threading import Event
 from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import StoreAway, StreamMoved
-from cdc_pipeline.source_setup.reading import ReopenPauses, retried
+from cdc_pipeline.operations.source_setup.reading import ReopenPauses, retried
 
 
 def test_a_stream_that_moves_again_without_a_cut_in_between_is_opened_after_growing_pauses() -> None:

@@ -9,8 +9,8 @@ import structlog
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.operations.source_setup.registered import RegisteredStream
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup.registered import RegisteredStream
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import SourceCapabilities, SourceSurvey
 
