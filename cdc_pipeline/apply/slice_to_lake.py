@@ -196,7 +196,7 @@ class SliceWorker:
     def _compared(self, lease: Lease, compare: Callable[[], Compared]) -> Compared:
         """Returns the result of `compare`. Raises FenceMismatch only if the lease is still held, otherwise StaleEpoch.
 
-        Without the lease, a difference is no fault: a newer owner may have changed lake and store between two reads.
+        Without the lease a difference is expected: a newer owner may have changed lake and store between the two reads.
         """
         try:
             return compare()

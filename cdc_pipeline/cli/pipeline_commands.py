@@ -98,7 +98,7 @@ def work(
     config: Config = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="stop when no request waits")] = False,
 ) -> None:
-    """Apply slices for the slice runs of Airflow, several tables side by side.
+    """Run a resident worker, which applies slices for Airflow, several tables side by side.
 
     A resident worker: runs until SIGTERM or Ctrl-C. Any number of them may run, on any machine.
     """
@@ -166,7 +166,7 @@ def remove(
     Statements that the pipeline's role may not run are printed for an administrator.
     """
     if (table is None) is not pipeline_too:
-        raise UsageError("neither a TABLE nor --pipeline, or both", expected="one of them")
+        raise UsageError("not exactly one of TABLE and --pipeline was given", expected="one of them")
     if source_is_gone and not pipeline_too:
         raise UsageError(
             f"--source-is-gone with the table {table}",

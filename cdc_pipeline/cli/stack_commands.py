@@ -13,7 +13,7 @@ Config = Annotated[Path | None, typer.Option("--config", help="pipeline.yml; def
 def add_to(app: typer.Typer) -> None:
     app.command()(up)
     app.command()(down)
-    app.command(hidden=True)(migrate)
+    app.command()(migrate)
     app.command(name="warm-up", hidden=True)(warm_up)
 
 

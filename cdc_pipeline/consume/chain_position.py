@@ -21,7 +21,7 @@ def placed_behind(cut: Cut, chain_position: str) -> Cut:
     """Returns the cut with the position that it has at the end of the chain.
 
     Consumers that share a stream count positions on their own, and order their cuts by the chain. The cut of a consumer
-    that has the stream alone begins at the end of the chain anyway, or behind it.
+    that has the stream alone starts at or after the end of the chain, so it is returned unchanged.
     """
     end = position_of(chain_position)
     if not end or cut.start >= end:

@@ -79,8 +79,8 @@ class CutChain:
     def register_late(self, late: LateSlice, schemas: Mapping[str, TableSchema], *, lease: Lease | None = None) -> int:
         """Puts the file of a late slice and registers the slice; returns its number. Idempotent by the slice's id.
 
-        The lease and the events are checked behind the position that is read of the chain: whatever another process
-        decides after that takes this position, and they are checked again.
+        The lease and the events are checked after the end of the chain was read. If another process puts a cut file
+        meanwhile, this position is taken, and lease and events are checked again.
 
         Raises RegistryError while the stream has no boundary, and for an event that is replayed or dropped by now;
         StaleEpoch when another process has the lease.
@@ -163,7 +163,8 @@ class CutChain:
         """Returns where each stream partition stands at the boundary.
 
         The boundary's own cut says so, and the last base for those that had ended before. If that is not all, because
-        consumers share the stream or one has ended since, the cuts from the last base on are read. They go next.
+        consumers share the stream or one has ended since, the cuts from the last base on are read. `cdc clean` deletes
+        these cuts next.
         """
         found = {part.stream_partition: part for part in read_through(decided)}
         base = self.base()

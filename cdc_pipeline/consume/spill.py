@@ -29,7 +29,7 @@ class _Written:
 
 @dataclass(slots=True, kw_only=True)
 class HeldEvents:
-    """The events of an open slice, in the chunks in which they came: thousands, where many tables have few events each.
+    """The events of an open slice, in the chunks in which they came. There may be thousands of chunks.
 
     `rows`: their number. `bytes_in_memory`: of those that are in no file. `has_schemas`: a table's columns changed.
     All three are counted as events come, so that an event costs the same whatever the slice holds already.

@@ -254,14 +254,16 @@ class Lake(Protocol):
     def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:
         """Compares one Parquet file of source rows, in the lake's object store, with what readers see of a version.
 
-        Both have all columns of the schema. `as_of`: of a history, a version of the source; None: what goes on.
+        Both have all columns of the schema. `as_of`: for a history table, the version of the source to compare with.
+        None compares the periods that have not ended.
         """
 
     def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
         """Returns at most `most` rows of a keyed table that differ, as events without a version.
 
         OPERATION is 'i', with the source's values, for a row that the lake lacks or has with other values. It is 'd',
-        with nothing but the id, for a row that only the lake has. Of a history, compares what goes on.
+        with nothing but the id, for a row that only the lake has. For a history table, compares the periods that
+        have not ended.
         """
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:

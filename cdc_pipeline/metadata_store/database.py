@@ -29,7 +29,7 @@ from cdc_pipeline.steps import OnStep, no_step, step
 _SESSION = (
     "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on -c idle_in_transaction_session_timeout=8s"
 )
-"""A process that is stopped within a transaction holds its locks no longer than others wait for a sign of life."""
+"""A process that is stopped within a transaction holds its locks no longer than others wait for a heartbeat."""
 _TIMEOUT_SECONDS = 10
 _PINGED_AFTER_SECONDS = 1.0
 _UNUSED_SINCE = "unused since"
@@ -95,7 +95,8 @@ def _parsed(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # the messages of these errors may repeat a part of the password
         raise _no_url() from None
-    if not is_plain({"port": parsed.port or "", "host": parsed.host or "", "dbname": parsed.database or ""}):
+    address = {"port": parsed.port or "", "host": parsed.host or "", "dbname": parsed.database or ""}
+    if parsed.get_backend_name() not in ("postgresql", "postgres") or not is_plain(address):
         raise _no_url()
     return parsed
 

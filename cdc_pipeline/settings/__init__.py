@@ -28,6 +28,7 @@ from cdc_pipeline.settings.work import (
     MaintenanceSettings,
     SnapshotSettings,
     WorkerSettings,
+    spark_url,
 )
 
 _MINIMUM_SLICE = timedelta(seconds=1)
@@ -175,7 +176,7 @@ class ObjectStoreSettings(Frozen):
 
 
 class Settings(BaseSettings):
-    """The whole pipeline. Relative paths start at `folder`, the folder of pipeline.yml."""
+    """The whole pipeline. Relative paths start at the folder of pipeline.yml."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="CDC_", env_nested_delimiter="__")
 
@@ -189,7 +190,9 @@ class Settings(BaseSettings):
     lake: str = Field(min_length=1, description="a folder, file:///folder, or s3://bucket/prefix")
     object_store: ObjectStoreSettings = Field(default=ObjectStoreSettings(), description="the server of a lake on S3")
     metadata_store: str = Field(default=EMBEDDED, description="postgresql://user@host/database; embedded: started here")
-    spark: str = Field(default=EMBEDDED, description="sc://host:port of a Spark Connect server; embedded: started here")
+    spark: Annotated[str, AfterValidator(spark_url)] = Field(
+        default=EMBEDDED, description="sc://host:port of a Spark Connect server; embedded: started here"
+    )
     slice_length: Duration = Field(
         default=timedelta(seconds=60),
         description="interval of commit time of a slice, whole seconds, at least 1s. A shorter one makes the lake"

@@ -69,7 +69,7 @@ def parse_settings(
     try:
         return Settings.model_validate(overridden | {_FOLDER: path.parent})
     except ValidationError as error:
-        lines = [_wording(path, root, detail) for detail in _causes(error.errors())]
+        lines = [_wording(path, root, environment, detail) for detail in _causes(error.errors())]
         raise _refused("\n".join(lines)) from error
 
 
@@ -137,11 +137,8 @@ def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
         values = source()
     except (EnvironmentUnreadable, ValueError, RecursionError) as error:
-        reason = (
-            error
-            if isinstance(error, EnvironmentUnreadable)
-            else "it is nested too deeply, or has a number that is too long"
-        )
+        named = str(error).partition(" from source")[0]
+        reason = named if isinstance(error, EnvironmentUnreadable) else "too deeply nested, or a number too long"
         raise SettingsError(
             f"a CDC_ variable cannot be read: {reason}",
             expected="JSON for a list or a mapping",
@@ -228,10 +225,10 @@ def _unknown_key(path: Path, root: yaml.Node, key_path: KeyPath, known: Sequence
     return f"{_place(path, root, key_path)}: the key {shown!r} is unknown; {hint}"
 
 
-def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
+def _wording(path: Path, root: yaml.Node, environment: Mapping[str, str], detail: ErrorDetails) -> str:
     key_path = _written_path(detail["loc"])
     shown = ".".join(str(part) for part in key_path)
-    where = _place(path, root, key_path)
+    where = _variable(environment, key_path) or _place(path, root, key_path)
     if detail["type"] == "extra_forbidden":
         return _unknown_key(path, root, key_path, _known_keys(detail["loc"][:-1]))
     if detail["type"] == "missing":
@@ -240,8 +237,29 @@ def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
         return f"{where}: '{shown}.{_KIND}' is missing; add it: one of {_kinds()}"
     if detail["type"] == "union_tag_invalid":
         return f"{where}: {shown}.{_KIND}: {detail['ctx']['tag']!r} is not a kind of source; write one of {_kinds()}"
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{where}: {shown or 'settings'}: {message}"
+    return f"{where}: {shown or 'settings'}: {_message(detail)}"
+
+
+def _variable(environment: Mapping[str, str], key_path: KeyPath) -> str | None:
+    """Returns the name of the variable that sets this key, or a mapping or list around it."""
+    names = {name.upper(): name for name in environment}
+    for depth in range(len(key_path), 0, -1):
+        name = names.get((_PREFIX + "__".join(map(str, key_path[:depth]))).upper())
+        if name is not None:
+            return f"the variable {name}"
+    return None
+
+
+def _message(detail: ErrorDetails) -> str:
+    value = f"{detail['input']!r:.60}"
+    match detail["type"]:
+        case "string_pattern_mismatch":
+            return f"{value} does not match {detail['ctx']['pattern']}"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"{value} is not a whole number"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "a mapping of keys to values has to stand here"
+    return detail["msg"].removeprefix("Value error, ")
 
 
 def _written_path(key_path: KeyPath) -> KeyPath:

@@ -25,6 +25,13 @@ _MASTER = re.compile(r"local\[(\*|[1-9][0-9]*)\]|spark://[^/\s,@]+:[0-9]+(,[^/\s
 _SECRET = re.compile(r"secret|password|token|credential|access\.?key", re.IGNORECASE)
 
 
+def spark_url(value: str) -> str:
+    """Raises ValueError for what is neither `embedded` nor the URL of a Spark Connect server."""
+    if value != EMBEDDED and not value.startswith("sc://"):
+        raise ValueError(f"{value!r} is neither embedded nor sc://host:port; for a cluster write driver.master")
+    return value
+
+
 def parse_duration(value: object) -> timedelta:
     """Parses `90s`, `5m`, `2h`, `7d`. Raises ValueError for anything else."""
     if isinstance(value, timedelta):
@@ -209,8 +216,9 @@ class MaintenanceSettings(Frozen):
     small_files: int = Field(
         default=5,
         ge=2,
-        description="so many small files of one data partition are merged. Reading opens each one, and a claim opens"
-        " those with ids near its own. A slice run looks for them after as many versions of its table",
+        description="number of small files in one data partition at which they are merged: reading opens each one, and"
+        " a claim opens those with ids near its own. A slice run looks for them each time its table has gained this"
+        " many versions",
     )
     small_file_bytes: int = Field(
         default=16 << 20,

@@ -165,7 +165,7 @@ class World:
         assert eventually(lambda: not self.query(used))
 
     def silence_snapshots(self) -> None:
-        """What a quarter of an hour does: no snapshot shows a sign of life any more."""
+        """What a quarter of an hour does: the heartbeat of no snapshot is younger."""
         self._run(
             self.store_url,
             *(

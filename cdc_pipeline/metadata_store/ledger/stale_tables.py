@@ -19,7 +19,7 @@ from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState
 _TABLE, _SNAPSHOT, _PARTITION = models.source_table, models.snapshot, models.stream_partition
 _STREAM, _BOUNDARY = models.stream, models.boundary
 SILENCE = "interval '15 minutes'"
-"""A snapshot without a sign of life for so long has no run: its orchestrator looks at it every ten minutes at least."""
+"""A snapshot whose leases and tasks ended so long ago has no run: its orchestrator looks at it every ten minutes."""
 WANTS_SNAPSHOT = f"""
     source.snapshot_wanted
     AND NOT EXISTS (
@@ -44,7 +44,7 @@ WANTS_SNAPSHOT = f"""
     """
 """Whether a wanted snapshot of the table `source` is to begin now.
 
-Not while one shows signs of life; whoever works on it holds a lease. After snapshots that failed in a row it begins
+Not while one has a run; whoever works on it holds a lease. After snapshots that failed in a row it begins
 later: after one minute, then twice as long each time, up to 256 minutes, because each try copies the whole table.
 """
 _WANTING = text(f"""

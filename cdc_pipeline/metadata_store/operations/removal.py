@@ -61,10 +61,10 @@ _TAKEN = f"""
     ORDER BY until DESC
     LIMIT 1
 """
-"""The active snapshot of one of the tables whose run showed a sign of life lately.
+"""The active snapshot of one of the tables whose run is alive.
 
-Tasks of a table may wait for long while the worker slots do those of its neighbours. So the signs of all snapshots of
-the run count; their ids have the run's id in common.
+Tasks of a table may wait for long while the worker slots do those of its neighbours. So the leases and tasks of all
+snapshots of the run count; their ids have the run's id in common.
 """
 
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.installation.ports import free_port, is_listening
 
@@ -66,8 +67,15 @@ def home_in(folder: Path, environment: Mapping[str, str]) -> Path:
 
 def open_installation(home: Path) -> Installation:
     """Reads the state in `home`. A new installation gets random secrets and free ports, which are stored."""
-    home.mkdir(mode=0o711, parents=True, exist_ok=True)
-    (home / "logs").mkdir(mode=0o700, exist_ok=True)
+    try:
+        home.mkdir(mode=0o711, parents=True, exist_ok=True)
+        (home / "logs").mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"the state folder {home} cannot be created: {error.strerror}",
+            expected="a folder that this account may write",
+            remedy="correct CDC_HOME, or the rights of the folder",
+        ) from error
     with exclusive(home / "installation.lock"):
         path = home / "installation.json"
         if path.exists():

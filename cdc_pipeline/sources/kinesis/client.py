@@ -1,7 +1,7 @@
 """The client of AWS Kinesis."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,6 @@ _MOST_RECORDS = 10_000
 _SOME_TIME = timedelta(milliseconds=1)
 _EXPIRED, _NO_SUCH_PLACE = "ExpiredIteratorException", "InvalidArgumentException"
 _REFUSED_PLACES = frozenset({_NO_SUCH_PLACE, "ValidationException"})
-
-ToLine = Callable[[Mapping[str, Any]], bytes]
-"""Returns the line for the decoder of a record as boto3 returns it."""
 
 
 class KinesisClient:

@@ -75,8 +75,8 @@ def test_what_is_no_url_is_a_mistake_in_the_settings(cdc: CommandLine) -> None:
     for words in OF_SOURCE:
         ended = cdc.run(*words)
         assert (ended.exit_code, "source.url is no URL of a PostgreSQL server" in ended.error) == (USAGE, True)
-    cdc.write_settings(metadata_store=NO_URL)
-    for words in OF_STORE:
+    for url, words in ((url, words) for url in (NO_URL, "sqlite:///x", "mysql://h/d") for words in OF_STORE):
+        cdc.write_settings(metadata_store=url)
         ended = cdc.run(*words)
         assert (ended.exit_code, "metadata_store is no URL of a PostgreSQL server" in ended.error) == (USAGE, True)
 

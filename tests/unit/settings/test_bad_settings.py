@@ -13,6 +13,7 @@ from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.database import create_store_engine
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.file import load_settings, matching_path
+from cdc_pipeline.settings.installation.state import open_installation
 from cdc_pipeline.sources.postgres.session import connect
 from tests.support.settings_texts import WHOLE, parsed, refusal
 
@@ -165,3 +166,23 @@ def test_a_misspelt_variable_is_refused_with_what_was_meant(variable: str, meant
 @pytest.mark.parametrize("variable", [*OF_THE_PROJECT, "CDC_SERVICE_HOST", "CDC_SPARK_PORT", "CDC_METADATA_STORE_PORT"])
 def test_a_variable_for_something_else_is_left_alone(variable: str) -> None:
     assert parsed(WHOLE, {variable: "x"}) == parsed()
+
+
+def test_a_mistake_in_a_variable_names_the_variable_and_not_a_line_of_the_file() -> None:
+    environment = {"CDC_SLICE_LENGTH": "soon", "cdc_worker__slots": "x", "CDC_SOURCE__SLOT": "A", "CDC_KEEP": "3"}
+    found = refusal(WHOLE, environment)
+    assert "the variable CDC_SLICE_LENGTH: slice_length: 'soon' is not a duration" in found
+    assert "the variable cdc_worker__slots: worker.slots: 'x' is not a whole number" in found
+    assert "the variable CDC_SOURCE__SLOT: source.slot: 'A' does not match" in found
+    assert "the variable CDC_KEEP: keep: a mapping of keys to values has to stand here" in found
+
+
+def test_a_spark_that_is_no_spark_connect_server_is_refused() -> None:
+    for url in ("local", "spark://h:7077", "http://h:15002"):
+        assert f"spark: {url!r} is neither embedded nor sc://host:port" in refusal(WHOLE, {"CDC_SPARK": url})
+
+
+def test_a_state_folder_that_cannot_be_created_names_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="correct CDC_HOME, or the rights of the folder"):
+        open_installation(tmp_path / "file" / "home")
