@@ -87,7 +87,7 @@ def snapshot_prefix(table: TableName, snapshot_id: str) -> str:
     return f"{table_prefix(DB_SNAPSHOT, table)}/{encode_component(snapshot_id)}"
 
 
-def kept_rows_key(table: TableName, snapshot_id: str) -> str:
+def quarantined_rows_key(table: TableName, snapshot_id: str) -> str:
     """Key of the rows that a published snapshot quarantined."""
     return f"{snapshot_prefix(table, snapshot_id)}/kept.json"
 

@@ -9,7 +9,7 @@ import structlog
 
 from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.areas import kept_rows_key
+from cdc_pipeline.areas import quarantined_rows_key
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
@@ -139,7 +139,7 @@ class StagingToLake:
             if entry.snapshot_id == snapshot.snapshot_id
         ]
         if rows:
-            key = kept_rows_key(self.work.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
+            key = quarantined_rows_key(self.work.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
             with step(self.work.on_step, "kept_rows.put"):
                 self.work.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
         return len(rows)

@@ -21,21 +21,21 @@ REMEDY = "do not apply; run cdc rebuild: it rebuilds the metadata store from buc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class TableSituation:
     """What a worker sees under its lease.
 
     `fence` is read from the lake's log; None when there is no lake table. Everything else is read from the metadata
-    store. `fenced`: by number, the slices that the fence names. `behind_fence`: registered slices from fence + 1 on, in
+    store. `fenced`: by number, the slices that the fence names. `after_fence`: registered slices from fence + 1 on, in
     order, as many as one claim may take; slices of one boundary are never separated. `open_claim`: the claim of a
     worker that died. `active_snapshot`: the snapshot that is being taken; slices after its cutoff wait for it and are
-    not in `behind_fence`. `left_from`: the time from which on slices are left out because the caller asked for earlier
+    not in `after_fence`. `left_from`: the time from which on slices are left out because the caller asked for earlier
     ones; None if there are none of these. `is_keyless`: the table has no key.
     """
 
     fence: Fence | None
     published_snapshot: str | None
     fenced: Mapping[int, RegisteredSlice]
-    behind_fence: Sequence[RegisteredSlice]
+    after_fence: Sequence[RegisteredSlice]
     open_claim: Claim | None
     active_snapshot: str | None = None
     left_from: datetime | None = None
@@ -82,62 +82,62 @@ class SetBack:
 Move = Wait | MarkApplied | Apply | Reopen | SetBack
 
 
-def next_move(view: View) -> Move:
+def next_move(situation: TableSituation) -> Move:
     """Chooses the move. Raises FenceMismatch when lake and metadata store contradict each other."""
-    fence, claim = view.fence, view.open_claim
-    if view.published_snapshot is None:
+    fence, claim = situation.fence, situation.open_claim
+    if situation.published_snapshot is None:
         return Wait(reason="the table has no published snapshot yet")
     if fence is None:
         raise FenceMismatch(
-            f"the lake has no table, the metadata store has its snapshot {view.published_snapshot} as published",
+            f"the lake has no table, the metadata store has its snapshot {situation.published_snapshot} as published",
             expected="the Delta log that was written then",
             remedy="bring the table's folder back, or run cdc snapshot on the table: it fills a new one",
         )
-    _check_fence(fence, view)
-    behind = _catching_up(fence, view)
+    _check_fence(fence, situation)
+    behind = _catching_up(fence, situation)
     if behind is not None:
         return behind
-    _check_behind(fence, view.behind_fence)
+    _check_slices_after(fence, situation.after_fence)
     if claim is not None:
-        return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
-    if not view.behind_fence:
-        return Wait(reason=_why_nothing_is_behind(view))
-    return Apply(slices=tuple(view.behind_fence), resumed=None)
+        return Apply(slices=_of_claim(claim, situation.after_fence), resumed=claim)
+    if not situation.after_fence:
+        return Wait(reason=_why_nothing_waits(situation))
+    return Apply(slices=tuple(situation.after_fence), resumed=None)
 
 
-def _why_nothing_is_behind(view: View) -> str:
-    if view.left_from is not None:
-        return f"slices from {view.left_from.isoformat()} on are left, as asked for"
-    if view.active_snapshot is not None:
-        return f"slices after the cutoff of snapshot {view.active_snapshot} wait for it"
+def _why_nothing_waits(situation: TableSituation) -> str:
+    if situation.left_from is not None:
+        return f"slices from {situation.left_from.isoformat()} on are left, as asked for"
+    if situation.active_snapshot is not None:
+        return f"slices after the cutoff of snapshot {situation.active_snapshot} wait for it"
     return "every event that is registered is applied"
 
 
-def _catching_up(fence: Fence, view: View) -> SetBack | MarkApplied | Reopen | None:
+def _catching_up(fence: Fence, situation: TableSituation) -> SetBack | MarkApplied | Reopen | None:
     """Returns the move that makes lake and metadata store agree before slices are applied; None when they agree."""
-    if view.is_keyless and fence.repeated_at is not None:
+    if situation.is_keyless and fence.repeated_at is not None:
         return SetBack(to_version=fence.repeated_at - 1)
-    claim = view.open_claim
+    claim = situation.open_claim
     claim_is_overtaken = claim is not None and claim.first_number <= fence.number
-    if claim_is_overtaken or any(row.state is SliceState.REGISTERED for row in view.fenced.values()):
+    if claim_is_overtaken or any(row.state is SliceState.REGISTERED for row in situation.fenced.values()):
         return MarkApplied(through=fence.number, lake_version=fence.lake_version)
     claim_is_gone = claim is not None and claim.first_number > fence.number + 1
-    if claim_is_gone or any(row.state is SliceState.APPLIED for row in view.behind_fence):
+    if claim_is_gone or any(row.state is SliceState.APPLIED for row in situation.after_fence):
         return None if fence.rewound_from is None else Reopen(after=fence.number)
     return None
 
 
-def _check_fence(fence: Fence, view: View) -> None:
-    if fence.snapshot_id is not None and fence.snapshot_id != view.published_snapshot:
-        is_active = fence.snapshot_id == view.active_snapshot
+def _check_fence(fence: Fence, situation: TableSituation) -> None:
+    if fence.snapshot_id is not None and fence.snapshot_id != situation.published_snapshot:
+        is_active = fence.snapshot_id == situation.active_snapshot
         raise FenceMismatch(
             f"the lake was published from snapshot {fence.snapshot_id},"
-            f" the metadata store has {view.published_snapshot}",
+            f" the metadata store has {situation.published_snapshot}",
             expected="one and the same snapshot",
             remedy="run cdc snapshot on the table: it completes this snapshot" if is_active else REMEDY,
         )
     for number, slice_id, sha256 in fence.slices:
-        row = view.fenced.get(number)
+        row = situation.fenced.get(number)
         if row is None or row.slice_id != slice_id or row.sha256 != sha256:
             registered = "no slice" if row is None else f"slice {row.slice_id} (SHA-256 {row.sha256})"
             raise FenceMismatch(
@@ -148,7 +148,7 @@ def _check_fence(fence: Fence, view: View) -> None:
             )
 
 
-def of_one_shape(
+def first_with_same_columns(
     slices: Sequence[RegisteredSlice], schema_of: Callable[[RegisteredSlice], TableSchema]
 ) -> tuple[RegisteredSlice, ...]:
     """Returns the first slices that one claim can merge: those before the first change of columns that needs a new
@@ -221,8 +221,8 @@ def check_ledger(ledger: LakeLedger, slices: Sequence[RegisteredSlice]) -> None:
             )
 
 
-def _check_behind(fence: Fence, behind_fence: Sequence[RegisteredSlice]) -> None:
-    for row in behind_fence:
+def _check_slices_after(fence: Fence, after_fence: Sequence[RegisteredSlice]) -> None:
+    for row in after_fence:
         if row.state is not SliceState.REGISTERED:
             raise FenceMismatch(
                 f"the metadata store says that slice {row.number} is {row.state}, but the lake ends at {fence.number}",
@@ -231,12 +231,12 @@ def _check_behind(fence: Fence, behind_fence: Sequence[RegisteredSlice]) -> None
             )
 
 
-def _of_claim(claim: Claim, behind_fence: Sequence[RegisteredSlice]) -> tuple[RegisteredSlice, ...]:
-    slices = tuple(row for row in behind_fence if claim.first_number <= row.number <= claim.last_number)
+def _of_claim(claim: Claim, after_fence: Sequence[RegisteredSlice]) -> tuple[RegisteredSlice, ...]:
+    slices = tuple(row for row in after_fence if claim.first_number <= row.number <= claim.last_number)
     if [row.number for row in slices] != list(range(claim.first_number, claim.last_number + 1)):
         raise FenceMismatch(
             f"the open claim {claim.claim_id} takes slices {claim.first_number} to {claim.last_number},"
-            f" behind the lake's end there are {len(behind_fence)} others",
+            f" behind the lake's end there are {len(after_fence)} others",
             expected="a claim that begins right behind the lake's end",
             remedy="the lake was changed by somebody else: take a new snapshot of this table",
         )

@@ -15,11 +15,11 @@ from cdc_pipeline.apply.next_move import (
     MarkApplied,
     Reopen,
     SetBack,
-    View,
+    TableSituation,
     Wait,
     check_ledger,
+    first_with_same_columns,
     next_move,
-    of_one_shape,
 )
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, StaleEpoch, StoreAway, TableStale, redacted
@@ -111,8 +111,8 @@ class SliceWorker:
         _refuse_stale(row)
         while True:
             lake_table = self.work.lake_table(table)
-            view = self._view(row.table_id, lake_table, before, until)
-            move = self._compared(lease, partial(next_move, view))
+            situation = self._situation(row.table_id, lake_table, before, until)
+            move = self._compared(lease, partial(next_move, situation))
             match move:
                 case Wait():
                     return Applied(outcomes=tuple(outcomes), ended=move.reason)
@@ -161,12 +161,12 @@ class SliceWorker:
             self.work.lake.cancel(move.resumed.session, str(move.resumed.claim_id))
         return self.work.store.claims.resume_claim(lease, move.resumed, session=session)
 
-    def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
-        """Reads the lake's log and the metadata store. `behind_fence` holds the slices of at most one claim."""
+    def _situation(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> TableSituation:
+        """Reads the lake's log and the metadata store. `after_fence` holds the slices of at most one claim."""
         fence = self.work.lake.read_fence(lake_table)
         if fence is None:
             published = self.work.store.snapshot_history.published_snapshot(table_id)
-            return View(fence=None, published_snapshot=published, fenced={}, behind_fence=(), open_claim=None)
+            return TableSituation(fence=None, published_snapshot=published, fenced={}, after_fence=(), open_claim=None)
         named = self.work.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
         behind = self.work.store.slices.next_slices(
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
@@ -178,15 +178,15 @@ class SliceWorker:
         behind = tuple(row for row in behind if row.number < end)
         within = tuple(row for row in behind if until is None or row.label_start < until)
         left_from = until if len(within) < len(behind) else None
-        within = of_one_shape(within, lambda row: self.work.store.tables.schema(row.table_id, row.schema_id))
+        within = first_with_same_columns(within, lambda row: self.work.store.tables.schema(row.table_id, row.schema_id))
         open_claim = self.work.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
             within = self.work.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
-        return View(
+        return TableSituation(
             fence=fence,
             published_snapshot=self.work.store.snapshot_history.published_snapshot(table_id),
             fenced={row.number: row for row in named},
-            behind_fence=within,
+            after_fence=within,
             open_claim=open_claim,
             is_keyless=lake_table.schema.is_keyless,
             active_snapshot=None if active is None else active.snapshot_id,

@@ -11,13 +11,13 @@ def position_of(chain_position: str) -> str:
     return chain_position.rpartition("-")[0]
 
 
-def are_apart(one: Cut, other: Cut) -> bool:
+def share_no_partition(one: Cut, other: Cut) -> bool:
     """Returns whether two cuts name no common stream partition, so that they can follow each other in any order."""
     named = {part.stream_partition for part in one.partitions}
     return named.isdisjoint(part.stream_partition for part in other.partitions)
 
 
-def placed_behind(cut: Cut, chain_position: str) -> Cut:
+def moved_to_chain_end(cut: Cut, chain_position: str) -> Cut:
     """Returns the cut with the position that it has at the end of the chain.
 
     Consumers that share a stream count positions on their own, and order their cuts by the chain. The cut of a consumer

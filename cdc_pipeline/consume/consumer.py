@@ -176,7 +176,7 @@ class Consumer:
         self._send(marker)
         return marker
 
-    def is_behind(self, marker: str) -> bool:
+    def has_registered_through(self, marker: str) -> bool:
         """Returns whether every event before this marker message is registered."""
         return self.position > self._marker_positions[marker]
 

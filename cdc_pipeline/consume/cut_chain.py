@@ -23,7 +23,12 @@ from cdc_pipeline.consume.chain_base import (
     order_of,
     read_through,
 )
-from cdc_pipeline.consume.chain_position import are_apart, chain_position_after, placed_behind, position_of
+from cdc_pipeline.consume.chain_position import (
+    chain_position_after,
+    moved_to_chain_end,
+    position_of,
+    share_no_partition,
+)
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.leases import Lease
@@ -59,15 +64,15 @@ class CutChain:
         only, this cut follows it instead. An empty cut at the position of the last cut gets no file: it only marks that
         cut as requested.
         """
-        cut = placed_behind(cut, chain_position)
+        cut = moved_to_chain_end(cut, chain_position)
         if cut.is_empty and cut.position == position_of(chain_position):
             return self.store.registration.register(cut, assignment)
         stream, identities = self._stream(), self._identities()
         while (found := self._decide(chain_position, cut_file(stream, identities, schemas, cut))) is not None:
             self.store.streams.check_owner(assignment)
             chain_position = self.adopt(found, chain_position)
-            if isinstance(found.content, Cut) and are_apart(found.content, cut):
-                cut = placed_behind(cut, chain_position)
+            if isinstance(found.content, Cut) and share_no_partition(found.content, cut):
+                cut = moved_to_chain_end(cut, chain_position)
             elif isinstance(found.content, Cut):
                 raise StreamMoved(
                     f"another cut of {self.name} was decided where this one begins",

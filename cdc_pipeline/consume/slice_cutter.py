@@ -117,7 +117,8 @@ class SliceCutter:
 
     def _next_cut(self) -> tuple[int, bool] | None:
         """Returns the first position at which open events have to be cut, and whether a marker message requested it."""
-        own = (*self._label_changes(), *self._schema_changes(), *self._full(), *self._crowded(), *self._passed())
+        limits = (*self._full(), *self._too_much_quarantined())
+        own = (*self._label_changes(), *self._schema_changes(), *limits, *self._at_column_changes())
         positions = dict.fromkeys(own, False)
         positions.update(self._marked())
         return min(((position, asked) for position, asked in positions.items() if position > self.start), default=None)
@@ -170,14 +171,14 @@ class SliceCutter:
         ends = self._transactions.end_position[self._transactions.commit_position == self._filling]
         return [int(end) for end in ends]
 
-    def _crowded(self) -> list[int]:
+    def _too_much_quarantined(self) -> list[int]:
         """Returns the end of the newest quarantined event's transaction, once there is too much text of such events."""
         if self._unfit_characters < UNFIT_CHARACTERS:
             return []
         newest = max(event.commit_position for _, event in self._unfit)
         return [int(end) for end in self._transactions.end_position[self._transactions.commit_position == newest]]
 
-    def _passed(self) -> list[int]:
+    def _at_column_changes(self) -> list[int]:
         ends = self._transactions.end_position
         return [position for position in self._cut_at if (ends > position).any()]
 

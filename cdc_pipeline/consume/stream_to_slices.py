@@ -30,5 +30,5 @@ def stream_to_slices(consumer: Consumer, is_done: Callable[[], bool], beat: Call
 def stream_to_slices_until_idle(consumer: Consumer) -> int:
     """Registers every event that the source held at the time of the call; returns the end of the last cut."""
     marker = consumer.send_marker()
-    stream_to_slices(consumer, lambda: consumer.is_behind(marker))
+    stream_to_slices(consumer, lambda: consumer.has_registered_through(marker))
     return consumer.position

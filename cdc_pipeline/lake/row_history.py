@@ -67,7 +67,7 @@ class RowHistory:
         """
         check_history(self.table)
         fence = self._fence()
-        if fence is None or lags(fence, of_table):
+        if fence is None or history_lags(fence, of_table):
             version = of_table.lake_version
             name = of_table.snapshot_id or f"lake version {version}"
             cutoff, begins_at = work.cutoff_version, self._begins_at(work)
@@ -259,7 +259,7 @@ class RowHistory:
         )
 
 
-def lags(own: Fence, of_table: Fence) -> bool:
+def history_lags(own: Fence, of_table: Fence) -> bool:
     """Returns whether the table has changes that its history, with the fence `own`, does not contain.
 
     That is so before the history begins, and after the table was kept without a history for a time. A claim that

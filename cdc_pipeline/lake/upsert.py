@@ -28,7 +28,7 @@ from cdc_pipeline.lake.lake_files import LakeFiles
 from cdc_pipeline.lake.maintenance import EMPTY_COMMITS, checkpoint_when_due, commit_nothing
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
-from cdc_pipeline.lake.row_history import RowHistory, lags
+from cdc_pipeline.lake.row_history import RowHistory, history_lags
 from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
 from cdc_pipeline.lake.table_features import unknown_features
@@ -147,7 +147,7 @@ class ClaimUpsert:
         history = history_of(self.table)
         with step(self.on_step, "fence.read"):
             own = read_fence(DeltaLog(self.store, lake_key(history.name)), history.app_id)
-        return own is None or lags(own, fence)
+        return own is None or history_lags(own, fence)
 
     def _move_by_spark(self, table: LakeTable) -> None:
         """Moves the fence of a table whose features only Delta's writer maintains. Does nothing if it is moved."""
@@ -218,7 +218,7 @@ class ClaimUpsert:
         applied = claim.apply(fitted, self.work, self.may_commit)
         if not applied.is_committed:
             self.may_commit()
-            return self._passed_over(applied.counts)
+            return self._fence_only(applied.counts)
         self._checkpoint_when_due(files.state)
         return _Done(counts=applied.counts)
 
@@ -236,7 +236,7 @@ class ClaimUpsert:
                 merge = claim_merge(views, self.store, fitted.table, self.work, url, fitted.shape)
             self.may_commit()
             if merge.sql is None:
-                return self._passed_over(merge.counts)
+                return self._fence_only(merge.counts)
             done = _Done(counts=merge.counts)
             sent.append(done)
             confs = claim_confs(self.table, self.work, merge)
@@ -248,7 +248,7 @@ class ClaimUpsert:
             commit = self._find_claim(0)
         return commit is not None and commit.user_metadata.get("claim_id") == self.work.claim_id
 
-    def _passed_over(self, counts: ClaimCounts | None) -> _Done | None:
+    def _fence_only(self, counts: ClaimCounts | None) -> _Done | None:
         """Moves the fence for a claim that changes nothing. Returns None if another worker moved it meanwhile."""
         fence = self._checked_fence()
         if fence.number >= self.work.last_number:

@@ -9,7 +9,7 @@ from uuid import UUID
 import structlog
 
 from cdc_pipeline.apply.next_move import check_ledger
-from cdc_pipeline.areas import kept_rows_key
+from cdc_pipeline.areas import quarantined_rows_key
 from cdc_pipeline.consume.chain_base import DecidedChain, Gap
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity
@@ -181,7 +181,7 @@ class StoreRebuild:
 
     def _quarantined_rows(self, found: _FoundTable, published: PublishedTable) -> list[dict[str, Any]]:
         """Returns the rows that a snapshot quarantined; none when they are deleted and the snapshot is not the last."""
-        key = kept_rows_key(found.identity.name, published.snapshot_id)
+        key = quarantined_rows_key(found.identity.name, published.snapshot_id)
         try:
             with step(self.on_step, "kept_rows.get"):
                 rows: list[dict[str, Any]] = json.loads(self.objects.get(key))

@@ -11,7 +11,7 @@ from cdc_pipeline.areas import (
     STAGING_AREA,
     chain_position_of_key,
     decode_component,
-    kept_rows_key,
+    quarantined_rows_key,
     stream_prefix,
     table_prefix,
 )
@@ -97,7 +97,7 @@ class OldObjects:
                 for found in self._listed(prefix):
                     snapshot_id = decode_component(found.key.removeprefix(f"{prefix}/").partition("/")[0])
                     since = _ended_at(snapshot_id, snapshots.get(snapshot_id))
-                    is_kept = found.key == kept_rows_key(row.name, snapshot_id) and (
+                    is_kept = found.key == quarantined_rows_key(row.name, snapshot_id) and (
                         snapshot_id not in snapshots or snapshot_id == published
                     )
                     if since is not None and since < before and not is_kept:

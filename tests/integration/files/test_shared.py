@@ -42,7 +42,7 @@ def sharing(events: EventFolder, *owners: str) -> Iterator[list[Consumer]]:
 
 def read_all(consumer: Consumer) -> None:
     marker = consumer.send_marker()
-    stream_to_slices(consumer, lambda: consumer.is_behind(marker))
+    stream_to_slices(consumer, lambda: consumer.has_registered_through(marker))
 
 
 def notes(events: EventFolder, table: str) -> dict[int, str]:

@@ -45,7 +45,7 @@ def member(feed: ShardFeed, owner: str) -> Iterator[tuple[Membership, Callable[[
 def read_all(consumer: Consumer) -> list[int]:
     """Registers everything that the consumer's shards hold. Returns the stream partitions that had rows."""
     marker, found = consumer.send_marker(), list[int]()
-    while not consumer.is_behind(marker):
+    while not consumer.has_registered_through(marker):
         for cut in consumer.read_cuts():
             ranges = consumer.offset_ranges(cut)
             consumer.decide_and_register(cut, ranges, consumer.write_slice_files(cut, ranges))

@@ -7,7 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.apply.next_move import Apply, MarkApplied, Reopen, SetBack, View, Wait, check_ledger, next_move
+from cdc_pipeline.apply.next_move import (
+    Apply,
+    MarkApplied,
+    Reopen,
+    SetBack,
+    TableSituation,
+    Wait,
+    check_ledger,
+    next_move,
+)
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.ledger_values import AppliedClaim, LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence
@@ -62,19 +71,19 @@ def fence(*numbers: int, at: int | None = None, snapshot_id: str | None = None) 
     )
 
 
-def view(
+def situation(
     at: Fence | None,
     behind: Sequence[RegisteredSlice] = (),
     *,
     fenced: Mapping[int, RegisteredSlice] | None = None,
     published: str | None = "first",
     open_claim: Claim | None = None,
-) -> View:
-    return View(
+) -> TableSituation:
+    return TableSituation(
         fence=at,
         published_snapshot=published,
         fenced=fenced or {},
-        behind_fence=behind,
+        after_fence=behind,
         open_claim=open_claim,
     )
 
@@ -86,13 +95,13 @@ def applied(*numbers: int) -> dict[int, RegisteredSlice]:
 BEHIND = [slice_row(3), slice_row(4, rows=0), slice_row(5)]
 
 
-@pytest.mark.parametrize("state", [view(None, published=None), view(fence(at=2), BEHIND, published=None)])
-def test_a_table_without_a_published_snapshot_waits(state: View) -> None:
+@pytest.mark.parametrize("state", [situation(None, published=None), situation(fence(at=2), BEHIND, published=None)])
+def test_a_table_without_a_published_snapshot_waits(state: TableSituation) -> None:
     assert next_move(state) == Wait(reason="the table has no published snapshot yet")
 
 
-@pytest.mark.parametrize("state", [view(None), view(None, BEHIND)])
-def test_a_lake_table_that_is_gone_is_refused_with_the_command(state: View) -> None:
+@pytest.mark.parametrize("state", [situation(None), situation(None, BEHIND)])
+def test_a_lake_table_that_is_gone_is_refused_with_the_command(state: TableSituation) -> None:
     with pytest.raises(FenceMismatch, match=r"the lake has no table.*run cdc snapshot"):
         next_move(state)
 
@@ -100,29 +109,29 @@ def test_a_lake_table_that_is_gone_is_refused_with_the_command(state: View) -> N
 @pytest.mark.parametrize(
     "state",
     [
-        view(fence(at=0)),
-        view(fence(at=2)),
-        view(fence(1, 2), fenced=applied(1, 2)),
+        situation(fence(at=0)),
+        situation(fence(at=2)),
+        situation(fence(1, 2), fenced=applied(1, 2)),
     ],
 )
-def test_with_nothing_behind_the_lake_the_worker_waits(state: View) -> None:
+def test_with_nothing_behind_the_lake_the_worker_waits(state: TableSituation) -> None:
     assert next_move(state) == Wait(reason="every event that is registered is applied")
 
 
 def test_slices_that_the_caller_did_not_ask_for_are_the_reason_to_wait() -> None:
-    left = replace(view(fence(at=2)), left_from=MORNING)
+    left = replace(situation(fence(at=2)), left_from=MORNING)
     assert next_move(left) == Wait(reason="slices from 2024-01-01T00:00:00+00:00 on are left, as asked for")
 
 
 @pytest.mark.parametrize("at", [fence(at=2), fence(1, 2), fence(2, snapshot_id="first")])
 def test_what_waits_behind_the_lake_is_applied_in_one_claim(at: Fence) -> None:
     fenced = applied(*(found.number for found in at.slices))
-    assert next_move(view(at, BEHIND, fenced=fenced)) == Apply(slices=tuple(BEHIND), resumed=None)
+    assert next_move(situation(at, BEHIND, fenced=fenced)) == Apply(slices=tuple(BEHIND), resumed=None)
 
 
 def test_a_dead_workers_claim_is_resumed_with_the_very_same_bounds() -> None:
     open_claim = claim(3, 4)
-    assert next_move(view(fence(at=2), BEHIND, open_claim=open_claim)) == Apply(
+    assert next_move(situation(fence(at=2), BEHIND, open_claim=open_claim)) == Apply(
         slices=tuple(BEHIND[:2]), resumed=open_claim
     )
 
@@ -130,16 +139,16 @@ def test_a_dead_workers_claim_is_resumed_with_the_very_same_bounds() -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        view(fence(1, 2), BEHIND, fenced={1: slice_row(1), 2: slice_row(2)}),
-        view(fence(1, 2), BEHIND, fenced=applied(1) | {2: slice_row(2)}),
-        view(fence(1, 2), BEHIND, fenced={1: slice_row(1), 2: slice_row(2)}, open_claim=claim(1, 2)),
-        view(fence(at=2), BEHIND, open_claim=claim(1, 2)),
-        view(fence(at=2), (), open_claim=claim(1, 1)),
-        view(fence(2), BEHIND, fenced=applied(2), open_claim=claim(1, 4)),
-        view(fence(2), BEHIND, fenced=applied(2), open_claim=claim(2, 4)),
+        situation(fence(1, 2), BEHIND, fenced={1: slice_row(1), 2: slice_row(2)}),
+        situation(fence(1, 2), BEHIND, fenced=applied(1) | {2: slice_row(2)}),
+        situation(fence(1, 2), BEHIND, fenced={1: slice_row(1), 2: slice_row(2)}, open_claim=claim(1, 2)),
+        situation(fence(at=2), BEHIND, open_claim=claim(1, 2)),
+        situation(fence(at=2), (), open_claim=claim(1, 1)),
+        situation(fence(2), BEHIND, fenced=applied(2), open_claim=claim(1, 4)),
+        situation(fence(2), BEHIND, fenced=applied(2), open_claim=claim(2, 4)),
     ],
 )
-def test_what_the_lake_has_and_the_metadata_store_does_not_know_is_only_marked(state: View) -> None:
+def test_what_the_lake_has_and_the_metadata_store_does_not_know_is_only_marked(state: TableSituation) -> None:
     assert next_move(state) == MarkApplied(through=2, lake_version=40)
 
 
@@ -155,23 +164,23 @@ def test_a_lake_that_names_a_slice_which_the_metadata_store_does_not_have_is_an_
     fenced: dict[int, RegisteredSlice],
 ) -> None:
     with pytest.raises(FenceMismatch, match=r"number 2 is slice slice-2 .* in the lake") as caught:
-        next_move(view(fence(2), BEHIND, fenced=fenced))
+        next_move(situation(fence(2), BEHIND, fenced=fenced))
     assert "do not apply; run cdc rebuild" in caught.value.remedy
 
 
 def test_an_older_slice_of_the_claim_that_differs_is_an_alarm_too() -> None:
     fenced = applied(1, 2) | {1: replace(slice_row(1), sha256="another")}
     with pytest.raises(FenceMismatch, match="number 1 is slice"):
-        next_move(view(fence(1, 2), fenced=fenced))
+        next_move(situation(fence(1, 2), fenced=fenced))
 
 
 def test_another_snapshot_in_the_lake_than_in_the_metadata_store_is_an_alarm() -> None:
     with pytest.raises(FenceMismatch, match="published from snapshot second, the metadata store has first"):
-        next_move(view(fence(at=2, snapshot_id="second"), BEHIND))
+        next_move(situation(fence(at=2, snapshot_id="second"), BEHIND))
 
 
 def test_a_snapshot_in_the_lake_that_is_still_active_is_completed_by_its_next_run() -> None:
-    unfinished = replace(view(fence(at=2, snapshot_id="second"), BEHIND), active_snapshot="second")
+    unfinished = replace(situation(fence(at=2, snapshot_id="second"), BEHIND), active_snapshot="second")
     with pytest.raises(FenceMismatch, match=r"published from snapshot second.* run cdc snapshot on the table"):
         next_move(unfinished)
 
@@ -179,7 +188,7 @@ def test_a_snapshot_in_the_lake_that_is_still_active_is_completed_by_its_next_ru
 @pytest.mark.parametrize("state", [SliceState.APPLIED, SliceState.SUPERSEDED])
 def test_a_metadata_store_that_is_ahead_of_the_lake_is_an_alarm(state: SliceState) -> None:
     with pytest.raises(FenceMismatch, match=f"slice 3 is {state}, but the lake ends at 2"):
-        next_move(view(fence(at=2), [slice_row(3, state=state), slice_row(4)]))
+        next_move(situation(fence(at=2), [slice_row(3, state=state), slice_row(4)]))
 
 
 @pytest.mark.parametrize(
@@ -190,12 +199,12 @@ def test_a_claim_that_does_not_begin_behind_the_lake_is_an_alarm(
     behind: Sequence[RegisteredSlice], open_claim: Claim
 ) -> None:
     with pytest.raises(FenceMismatch, match=r"the open claim .* takes slices"):
-        next_move(view(fence(at=2), behind, open_claim=open_claim))
+        next_move(situation(fence(at=2), behind, open_claim=open_claim))
 
 
 def test_every_alarm_says_what_was_expected_and_what_a_person_does() -> None:
     with pytest.raises(FenceMismatch) as caught:
-        next_move(view(fence(2), BEHIND))
+        next_move(situation(fence(2), BEHIND))
     assert caught.value.expected
     assert caught.value.remedy
     assert not caught.value.retryable
@@ -204,18 +213,18 @@ def test_every_alarm_says_what_was_expected_and_what_a_person_does() -> None:
 def test_what_a_rewound_lake_holds_no_more_waits_again() -> None:
     back = replace(fence(at=3), rewound_from=5)
     applied = [slice_row(number, state=SliceState.APPLIED) for number in (4, 5)]
-    assert next_move(view(back, applied)) == Reopen(after=3)
-    assert next_move(view(back, open_claim=claim(6, 6))) == Reopen(after=3)
+    assert next_move(situation(back, applied)) == Reopen(after=3)
+    assert next_move(situation(back, open_claim=claim(6, 6))) == Reopen(after=3)
     waiting = [slice_row(4), slice_row(5)]
-    assert next_move(view(back, waiting)) == Apply(slices=tuple(waiting), resumed=None)
+    assert next_move(situation(back, waiting)) == Apply(slices=tuple(waiting), resumed=None)
     with pytest.raises(FenceMismatch, match="the lake ends at 3"):
-        next_move(view(fence(at=3), applied))
+        next_move(situation(fence(at=3), applied))
 
 
 def test_slices_that_a_keyless_table_has_twice_are_taken_back_and_a_key_forgives_them() -> None:
     twice = replace(fence(1, 2), repeated_at=41)
     registered = {number: slice_row(number) for number in (1, 2)}
-    keyed = view(twice, fenced=registered)
+    keyed = situation(twice, fenced=registered)
     assert next_move(replace(keyed, is_keyless=True)) == SetBack(to_version=40)
     assert next_move(keyed) == MarkApplied(through=2, lake_version=40)
 

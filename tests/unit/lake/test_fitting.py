@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc_pipeline.apply.next_move import of_one_shape
+from cdc_pipeline.apply.next_move import first_with_same_columns
 from cdc_pipeline.lake.fitting import fitted, in_one_claim
 from cdc_pipeline.lake.shape import ShapeChange, shape_of, shape_of_source
 from cdc_pipeline.record import Column, TableSchema
@@ -135,7 +135,9 @@ def test_a_boundary_is_never_parted_and_late_slices_part_nothing() -> None:
     schemas = {"a": FIRST, "b": columns("id int8 1", "d text 2", "b int4 3")}
 
     def numbers(*found: int) -> list[int]:
-        slices = of_one_shape([rows[number - 1] for number in found], lambda row: schemas[row.schema_id or ""])
+        slices = first_with_same_columns(
+            [rows[number - 1] for number in found], lambda row: schemas[row.schema_id or ""]
+        )
         return [row.number for row in slices]
 
     assert numbers(1, 2, 3, 4) == [1]
