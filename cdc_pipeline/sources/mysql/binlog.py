@@ -17,6 +17,7 @@ from pymysqlreplication.event import (
     XidEvent,
 )
 from pymysqlreplication.gtid import Gtid as LibraryGtid
+from pymysqlreplication.packet import BinLogPacketWrapper
 from pymysqlreplication.row_event import (
     DeleteRowsEvent,
     PartialUpdateRowsEvent,
@@ -59,6 +60,16 @@ _EVENTS = (
     XAPrepareEvent,
     XidEvent,
 )
+
+
+def _read_string(packet: Any) -> bytes:
+    octets: bytes = packet.read(packet.read_length_coded_binary())
+    return octets
+
+
+# The library takes the length of a column's name or of a label for seven bits per byte; servers write it like other
+# numbers of the protocol. Both are equal below 128 bytes. Its reader makes the packets itself and takes no other class.
+BinLogPacketWrapper.read_variable_length_string = _read_string
 
 
 class BinlogReader:

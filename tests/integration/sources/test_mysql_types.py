@@ -10,7 +10,7 @@ import pytest
 
 from cdc_pipeline.record import OPERATION
 from tests.support.mariadb import connected, is_mariadb, is_older
-from tests.support.mysql_source import MysqlShop, read_copy, read_stream
+from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown
 from tests.support.pipelines import consume, set_up_and_consume
 
 VALUES = {
@@ -126,6 +126,25 @@ def test_a_value_that_the_lake_cannot_hold_is_quarantined_whole_by_both_ways(sho
     columns = ", ".join(f"u{number} {type_}" for number, type_ in enumerate(UNFIT))
     shop.run(f"CREATE TABLE drawn (id INT PRIMARY KEY, {columns})")
     with shop.opened("drawn") as pipeline:
+@pytest.mark.parametrize("octets", [127, 128, 250, 251, 255])
+def test_a_label_of_any_length_is_read(shop: MysqlShop, octets: int) -> None:
+    label = "y" * octets
+    shop.run(f"CREATE TABLE drawn (id INT PRIMARY KEY, kind ENUM('a', '{label}'), kinds SET('{label}', 'b'))")
+    with shop.opened("drawn") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run(f"INSERT INTO drawn VALUES (1, '{label}', '{label},b')")
+        assert shown(read_stream(pipeline), "id", "kind", "kinds") == [("i", 1, label, f"{label},b")]
+
+
+def test_a_column_name_of_any_length_is_read(shop: MysqlShop) -> None:
+    name = "汉" * 64
+    shop.run(f"CREATE TABLE drawn (id INT PRIMARY KEY, `{name}` INT, n INT)")
+    with shop.opened("drawn") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO drawn VALUES (1, 2, 3)")
+        assert shown(read_stream(pipeline), "id", name, "n") == [("i", 1, 2, 3)]
+
+
         pipeline.source_setup().set_up()
         for number, (type_, literals) in enumerate(UNFIT.items()):
             del type_
