@@ -4,7 +4,7 @@ import codecs
 import re
 from collections.abc import Mapping
 
-_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
 _CODECS = {
     "ucs2": "utf-16-be",
     "utf16": "utf-16-be",
@@ -38,7 +38,7 @@ _TABLES = {
     "koi8u": _characters("koi8-u", {0x95: "•"}),
 }
 """MySQL's latin1 is Windows-1252 with control characters in its five gaps."""
-KNOWN = frozenset({*_UTF8, *_CODECS, *_TABLES, _EUCJPMS})
+KNOWN = frozenset({*UTF8, *_CODECS, *_TABLES, _EUCJPMS})
 _EUC_PART = re.compile(rb"(?P<pair>[\xa1-\xfe]{2})|(?:[\x00-\x7f]|\x8e[\xa1-\xdf]|\x8f[\xa1-\xfe]{2})+")
 _CELLS, _CELLS_BELOW_GAP, _ROWS_BELOW_GAP = 94, 63, 62
 _FIRST_OWN_ROW, _FIRST_OWN = 85, 0xE000
@@ -47,7 +47,7 @@ _FIRST_OWN_ROW, _FIRST_OWN = 85, 0xE000
 
 def codec_of(charset: str | None) -> str | None:
     """Returns the codec of a known character set, for `decoded`; None for text that is UTF-8 already."""
-    if charset is None or charset in _UTF8:
+    if charset is None or charset in UTF8:
         return None
     return _CODECS.get(charset, charset)
 

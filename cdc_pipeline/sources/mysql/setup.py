@@ -272,9 +272,11 @@ def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple
                 expected="a type that docs/reference/types.md names for this server",
                 remedy="change the column to such a type, for example binary(16), or leave the table out",
             )
-        if column.charset is not None and column.charset not in KNOWN:
+        # MySQL shows none for a list of binary labels
+        charset = column.charset or ("binary" if column.mysql_type.labels else None)
+        if charset is not None and charset not in KNOWN:
             raise SourceError(
-                f"the column {column.name} of {settings.name} is in the character set {column.charset}",
+                f"the column {column.name} of {settings.name} is in the character set {charset}",
                 expected=f"one of {', '.join(sorted(KNOWN))}",
                 remedy=f"run ALTER TABLE … MODIFY {column.name} … CHARACTER SET utf8mb4, or leave the table out",
             )

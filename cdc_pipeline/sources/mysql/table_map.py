@@ -14,7 +14,7 @@ from pymysqlreplication.constants import FIELD_TYPE
 from cdc_pipeline.sources.mysql.row_image import ImageColumn
 from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 from cdc_pipeline.types.mysql import BINARIES, GEOMETRIES, TEXTS, MysqlType
-from cdc_pipeline.types.mysql_charsets import codec_of
+from cdc_pipeline.types.mysql_charsets import UTF8, codec_of
 
 _TYPES = {
     "tinyint": FIELD_TYPE.TINY,
@@ -52,9 +52,10 @@ MariaDB the hashes of a unique key of long texts."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumn:
-    """A column as the log describes it. `length`, `decimals`: see `ImageColumn`. `labels`: "" for one in no UTF-8.
+    """A column as the log describes it. `length`, `decimals`: see `ImageColumn`.
 
-    `charset` is "" if the library does not know the collation's number.
+    `charset`: "" if the library does not know the collation's number. `labels`: "" for each one in a character
+    set other than UTF-8, since the library reads all of them as UTF-8.
     """
 
     name: str
@@ -76,7 +77,7 @@ def log_columns(columns: Sequence[Any]) -> tuple[LogColumn, ...]:
             decimals=getattr(column, "fsp", getattr(column, "decimals", 0)),
             unsigned=column.unsigned,
             charset=_charset(column.collation_name),
-            labels=tuple(column.enum_values[1:] if column.enum_values else column.set_values or ()),
+            labels=_labels(column),
         )
         for column in columns
     )
@@ -168,6 +169,11 @@ def _length(column: Any) -> int:
     """Returns the number under which the library has the column's length, which depends on the type."""
     names = ("max_length", "length_size", "precision", "bits", "size")
     return next((int(getattr(column, name)) for name in names if hasattr(column, name)), 0)
+
+
+def _labels(column: Any) -> tuple[str, ...]:
+    labels = tuple(column.enum_values[1:] if column.enum_values else column.set_values or ())
+    return labels if _charset(column.collation_name) in UTF8 else ("",) * len(labels)
 
 
 def _charset(collation: str | None) -> str:

@@ -83,7 +83,8 @@ def test_a_table_that_would_lack_changes_is_refused_by_name_and_the_others_are_r
     shop.run("CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)")
     shop.run("CREATE TABLE isam (id INT PRIMARY KEY) ENGINE = MyISAM")
     shop.run("CREATE TABLE swedish (id INT PRIMARY KEY, t VARCHAR(9) CHARACTER SET swe7)")
-    expected = {"child": "CASCADE", "isam": "InnoDB", "swedish": "swe7", "gone": "has no table"}
+    shop.run("CREATE TABLE bytes (id INT PRIMARY KEY, e ENUM('a', 'b') CHARACTER SET binary)")
+    expected = {"child": "CASCADE", "isam": "InnoDB", "swedish": "swe7", "bytes": "set binary", "gone": "has no table"}
     if is_mariadb(shop.url):
         shop.run("CREATE TABLE odd (id INT PRIMARY KEY, u UUID)")
         expected["odd"] = "of the type uuid"
