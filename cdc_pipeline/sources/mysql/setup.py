@@ -270,7 +270,8 @@ def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple
             raise SourceError(
                 f"the column {column.name} of {settings.name} is of the type {column.written}",
                 expected="a type that docs/reference/types.md names for this server",
-                remedy="change the column to such a type, for example binary(16), or leave the table out",
+                remedy="change the column to such a type, for example binary(16) or year(4); if the type is marked"
+                " mariadb-5.3, run ALTER TABLE … FORCE with mysql56_temporal_format = ON; or leave the table out",
             )
         # MySQL shows none for a list of binary labels
         charset = column.charset or ("binary" if column.mysql_type.labels else None)

@@ -12,6 +12,7 @@ from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX
 from tests.support.eventually import eventually
 from tests.support.mariadb import (
     connected,
+    fresh_mysql_database,
     is_mariadb,
     numbers,
     reset_log,
@@ -87,7 +88,8 @@ def test_a_table_that_would_lack_changes_is_refused_by_name_and_the_others_are_r
     expected = {"child": "CASCADE", "isam": "InnoDB", "swedish": "swe7", "bytes": "set binary", "gone": "has no table"}
     if is_mariadb(shop.url):
         shop.run("CREATE TABLE odd (id INT PRIMARY KEY, u UUID)")
-        expected["odd"] = "of the type uuid"
+        shop.run("CREATE TABLE short (id INT PRIMARY KEY, y YEAR(2))")
+        expected |= {"odd": "of the type uuid", "short": "of the type year(2)"}
     with shop.opened("parent", *expected) as pipeline:
         found = pipeline.source_setup().set_up()
     assert found.tables == (shop.name("parent"),)
@@ -95,6 +97,26 @@ def test_a_table_that_would_lack_changes_is_refused_by_name_and_the_others_are_r
     assert words.keys() == expected.keys()
     for table, part in expected.items():
         assert part in words[table]
+
+
+def test_times_in_the_form_before_mariadb_10_1_are_refused_until_they_are_rewritten(
+    store_url: str, tmp_path: Path
+) -> None:
+    with started_mariadb("--mysql56-temporal-format=OFF") as url, fresh_mysql_database(url) as database:
+        own = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        types = {"old": "DATETIME(3)", "older": "TIME", "oldest": "TIMESTAMP NULL"}
+        for table, type_ in types.items():
+            own.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, moment {type_})")
+        own.run(ORDERS)
+        with own.opened("orders", *types) as pipeline:
+            found = pipeline.source_setup().set_up()
+            assert found.tables == (own.name("orders"),)
+            assert found.refused.keys() == set(map(own.name, types))
+            assert all("ALTER TABLE … FORCE" in str(error) for error in found.refused.values())
+            own.run("SET GLOBAL mysql56_temporal_format = ON", *(f"ALTER TABLE {table} FORCE" for table in types))
+            assert pipeline.source_setup().set_up().refused == {}
+            own.run("INSERT INTO older VALUES (1, '-01:02:03')")
+            assert shown(read_stream(pipeline), "moment") == [("i", "-01:02:03")]
 
 
 def test_new_tables_whose_folders_differ_only_in_capitals_are_refused_by_both_names(shop: MysqlShop) -> None:
