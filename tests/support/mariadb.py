@@ -3,6 +3,7 @@
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ OPTIONS = (
     "--performance-schema=OFF",
 )
 _ROLE = f"""
-CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+CREATE USER IF NOT EXISTS {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
 GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION;
 """
 
@@ -49,20 +50,49 @@ class BinlogServerOfTests:
     database: str
 
 
+@dataclass(slots=True, kw_only=True)
+class ServerProcess:
+    """A server over a folder of data. `command`: starts it; `run_as`: its account, as Popen takes it."""
+
+    url: str
+    data: Path
+    command: list[str]
+    run_as: dict[str, Any]
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        log = self.data.with_name("log")
+        with log.open("a") as output:
+            self.process = subprocess.Popen(self.command, stdout=output, stderr=output, cwd=self.data, **self.run_as)
+        assert eventually(lambda: is_up(self.url)), log.read_text()[-2000:]
+
+    def stop(self, how: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait()
+
+
 @contextmanager
 def started_mariadb(*options: str) -> Iterator[str]:
     """The URL of a started server, as source.url has it."""
+    with mariadb_process(*options) as server:
+        yield server.url
+
+
+@contextmanager
+def mariadb_process(*options: str) -> Iterator[ServerProcess]:
+    """A started server, which can be stopped and started again."""
     server, install = shutil.which("mariadbd", path="/usr/sbin:/usr/bin"), shutil.which("mariadb-install-db")
     if server is None or install is None:
         raise SetupError("there is no MariaDB on this machine", remedy="run make setup-dev as root")
     create = [install, "--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]
-    with started_server(lambda data: [*create, f"--datadir={data}"], [server, *OPTIONS, *options]) as url:
-        yield url
+    with started_server(lambda data: [*create, f"--datadir={data}"], [server, *OPTIONS, *options]) as process:
+        yield process
 
 
 @contextmanager
-def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Iterator[str]:
-    """The URL of a server in a new folder.
+def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Iterator[ServerProcess]:
+    """A server in a new folder.
 
     `create`: the command that fills a folder of data. `serve`: the command without folder, port and socket.
     """
@@ -82,15 +112,13 @@ def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Ite
         subprocess.run(create(data), check=True, capture_output=True, cwd=data, extra_groups=[], **run_as)
         where = [f"--datadir={data}", f"--tmpdir={temporary}", f"--port={port}", f"--socket={data}/s"]
         where.append(f"--init-file={folder}/role.sql")
-        with (folder / "log").open("w") as log:
-            process = subprocess.Popen([*serve, *where], stdout=log, stderr=log, cwd=data, **run_as)
+        url = f"mysql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"
+        server = ServerProcess(url=url, data=data, command=[*serve, *where], run_as=run_as)
         try:
-            url = f"mysql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"
-            assert eventually(lambda: is_up(url)), (folder / "log").read_text()[-2000:]
-            yield url
+            server.start()
+            yield server
         finally:
-            process.kill()  # nobody needs the folder any more
-            process.wait()
+            server.stop(signal.SIGKILL)  # nobody needs the folder any more
     finally:
         shutil.rmtree(folder)
 

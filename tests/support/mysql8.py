@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cdc_pipeline.launcher.jars import jars_of, read_lock
 from cdc_pipeline.launcher.project import JARS_LOCK
-from tests.support.mariadb import started_server
+from tests.support.mariadb import ServerProcess, started_server
 from tests.support.unpacked import unpacked_server
 
 LOG_FILE_SIZE = "--loose-innodb-log-file-size=4M"
@@ -46,10 +46,17 @@ _IDENTITY = "auto.cnf"
 @contextmanager
 def started_mysql(*options: str) -> Iterator[str]:
     """The URL of a started server, as source.url has it."""
+    with mysql_process(*options) as server:
+        yield server.url
+
+
+@contextmanager
+def mysql_process(*options: str) -> Iterator[ServerProcess]:
+    """A started server, which can be stopped and started again."""
     server, data = _another_server() or _fetched_server()
     first = _first_data(data, server)
-    with started_server(lambda data: ["cp", "-r", f"{first}/.", str(data)], [*server, *OPTIONS, *options]) as url:
-        yield url
+    with started_server(lambda data: ["cp", "-r", f"{first}/.", str(data)], [*server, *OPTIONS, *options]) as process:
+        yield process
 
 
 def _fetched_server() -> tuple[list[str], Path]:

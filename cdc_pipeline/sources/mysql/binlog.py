@@ -8,6 +8,7 @@ from typing import Any
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import (
     ExecuteLoadQueryEvent,
+    FormatDescriptionEvent,
     GtidEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
@@ -33,7 +34,7 @@ from cdc_pipeline.sources.mysql.log_connection import ANNOUNCING, SILENCE_SECOND
 from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.logged_statements import content_of
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering
-from cdc_pipeline.sources.mysql.tagged_gtids import tagged_gtid
+from cdc_pipeline.sources.mysql.tagged_gtids import TaggedGtid, tagged_gtid
 
 HEARTBEAT = timedelta(milliseconds=50)
 """The server sends a heartbeat when the log has nothing new for this long."""
@@ -48,6 +49,7 @@ _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _EVENTS = (
     DeleteRowsEvent,
     ExecuteLoadQueryEvent,
+    FormatDescriptionEvent,
     GtidEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
@@ -130,8 +132,12 @@ class BinlogReader:
             raise SourceAway("the source ended the stream of its log", remedy="start the server again")
         if isinstance(event, NotImplementedEvent):
             if event.event_type == _TAGGED_GTID:
-                return tagged_gtid(content_of(event), event.timestamp)
-            _check_skipped(event.event_type, self._dialect)
+                event = tagged_gtid(content_of(event), event.timestamp)
+            else:
+                _check_skipped(event.event_type, self._dialect)
+        if isinstance(event, GtidEvent | MariadbGtidEvent | TaggedGtid):
+            # After a restart the server gives the ids of tables to others, whose maps the library leaves out.
+            self._reader.table_map.clear()
         return event
 
     def wait_ready(self, timeout: timedelta) -> Any:
@@ -139,7 +145,7 @@ class BinlogReader:
         end = time.monotonic() + timeout.total_seconds()
         while True:
             event = self.next_event()
-            if not isinstance(event, NotImplementedEvent) or time.monotonic() > end:
+            if not isinstance(event, NotImplementedEvent | FormatDescriptionEvent) or time.monotonic() > end:
                 return event
 
     def close(self) -> None:
@@ -150,6 +156,19 @@ def row_octets(event: Any) -> bytes:
     """Returns the images of an event of rows, undecoded. Call it once per event."""
     octets: bytes = event.packet.read(event.event_size - event.packet.read_bytes)
     return octets
+
+
+def decoded_rows(event: Any) -> list[dict[str, Any]]:
+    """Returns the rows of an event as the library reads them. Raises DecodeError if it cannot."""
+    try:
+        rows: list[dict[str, Any]] = event.rows
+    except Exception as error:
+        raise DecodeError(
+            f"rows of {event.schema}.{event.table} in the source's log cannot be read: {error!r}",
+            expected="the columns that cdc setup-source gave it",
+            remedy="give it these columns again, then run cdc setup-source --begin-again and cdc snapshot",
+        ) from error
+    return rows
 
 
 def _auto_position(dialect: Dialect, start: LogPlace) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from pymysqlreplication.event import (
     ExecuteLoadQueryEvent,
+    FormatDescriptionEvent,
     GtidEvent,
     MariadbGtidEvent,
     QueryEvent,
@@ -26,7 +27,7 @@ from pymysqlreplication.row_event import (
 
 from cdc_pipeline.errors import DecodeError, TableStale
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.mysql.binlog import row_octets
+from cdc_pipeline.sources.mysql.binlog import decoded_rows, row_octets
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
 from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.logged_statements import LoggedStatement, statement_of
@@ -80,6 +81,7 @@ class TransactionReader:
         self._start = start
         self.last = start.last
         """The last transaction that was begun."""
+        self._before = start.last
         self.rows = 0
         self.octets = 0
         self._open: Place | None = None
@@ -113,6 +115,8 @@ class TransactionReader:
         match event:
             case MariadbGtidEvent() | GtidEvent() | TaggedGtid():
                 self._begin(event)
+            case FormatDescriptionEvent():
+                self._begin_file()
             case TableMapEvent():
                 self._maps[event.table_id] = (event.schema, event.table), log_columns(event.columns)
                 self._named.add((event.schema, event.table))
@@ -127,8 +131,14 @@ class TransactionReader:
             case QueryEvent() | ExecuteLoadQueryEvent():
                 self._add_statement(statement_of(event))
 
+    def _begin_file(self) -> None:
+        """Leaves out a transaction without an end: the server crashed, and undid it. Its number is given again."""
+        if self._open is not None:
+            self._take_back()
+            self._open, self.last = None, self._before
+
     def _begin(self, event: Any) -> None:
-        self.last = self._start.next(event, self.last)
+        self._before, self.last = self.last, self._start.next(event, self.last)
         commit_time = event.timestamp * _MICROSECONDS
         self._open = Place(commit_position=self.last.position, ordinal=0, commit_time=commit_time)
         self._is_alone = self._start.is_alone(event)
@@ -136,6 +146,7 @@ class TransactionReader:
         self._touched.clear()
         self._left.clear()
         self._named.clear()
+        self._maps.clear()
 
     def _end(self) -> None:
         if self._open is not None:
@@ -148,6 +159,7 @@ class TransactionReader:
         for group in self._groups:
             group.take_back(self.last.position)
         self._groups = [group for group in self._groups if group.events]
+        self._markers = [marker for marker in self._markers if marker.commit_position != self.last.position]
         self._newest.clear()
 
     def _next_place(self) -> Place:
@@ -192,7 +204,7 @@ class TransactionReader:
         """Reads messages by the library: the pipeline's own table has only texts and a number."""
         if isinstance(event, DeleteRowsEvent):
             return
-        for row in event.rows:
+        for row in decoded_rows(event):
             before, after = row.get("before_values", {}), row.get("after_values") or row.get("values", {})
             owner = after.get(_PIPELINE) or before.get(_PIPELINE)
             if owner == self._pipeline and after.get(_MESSAGE):
