@@ -83,6 +83,13 @@ class MysqlCopy:
         found = self._found(table)
         if found is None:
             raise SnapshotError(f"{table} was dropped", remedy="run cdc setup-source")
+        gone = [name for name in schema.names if name not in found.shape.names]
+        if gone:
+            raise SnapshotError(
+                f"{table} changed its columns before its rows were copied: it has no {', '.join(gone)}",
+                expected="a table whose columns stay until its rows are copied",
+                remedy="run cdc snapshot again: it finds what changed",
+            )
         query = rows_query(found, schema, part or {})
         texts_of = [parseable_text(found.shape.column(name).mysql_type) for name in schema.names]
         with step(self.on_step, "source.copy"):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.errors import SnapshotError, StreamMoved
 from cdc_pipeline.metadata_store.states import TableState
 from tests.support.event_files import events_of
 from tests.support.mariadb import is_mariadb, is_older
@@ -196,3 +196,19 @@ def test_an_update_without_a_computed_column_that_may_have_changed_stops_that_ta
             rows = events_of(pipeline, shop.name("computed"))
             assert [row.get("twice") for row in rows] == ([None, None] if is_mariadb(shop.url) else [10, 12])
         assert [event["id"] for event in events_of(pipeline, shop.name("other"))] == [1]
+
+
+@pytest.mark.parametrize("change", ["DROP COLUMN note", "CHANGE note text VARCHAR(9)"])
+def test_a_column_that_goes_before_its_rows_are_copied_fails_the_snapshot_by_name(shop: MysqlShop, change: str) -> None:
+    shop.run("CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(9))")
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        schema = pipeline.registered_stream().tables()[shop.name("orders")].schema
+        assert schema is not None
+        with (
+            pipeline.source.hold_position("test", name="orders") as held,
+            pipeline.source.copy_at(held.exported) as copy,
+        ):
+            shop.run(f"ALTER TABLE orders {change}")
+            with pytest.raises(SnapshotError, match=r"orders changed its columns .* it has no note"):
+                list(copy.rows(shop.name("orders"), schema))
