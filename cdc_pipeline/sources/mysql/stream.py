@@ -3,10 +3,10 @@
 import contextlib
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pymysql.err import MySQLError
@@ -19,6 +19,7 @@ from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.mysql.binlog import BinlogReader
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, read_shapes
 from cdc_pipeline.sources.mysql.changes import ChangeGroup
+from cdc_pipeline.sources.mysql.log_mark import LogMarks, next_begun
 from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
@@ -35,11 +36,14 @@ XA = "xa"
 """The same, for the XA transactions that are prepared there."""
 ALTERED = "altered"
 """The same, for the tables that changed before it in the way that the catalogue shows."""
+LOG_MARK = "mark"
+"""The same, for a transaction before it."""
 _MOST_ROWS = 20_000
 _MOST_OCTETS = 16 << 20
 _MOST_MILLISECONDS = 500
 _FIRST_SERVER_ID = 1 << 31
 _READY = timedelta(seconds=10)
+_Found = TypeVar("_Found")
 
 
 class MysqlStream:
@@ -74,6 +78,7 @@ class MysqlStream:
         self._address = address
         self._lock = lock
         self._history = LogHistory(start)
+        self._log_marks = LogMarks(noted.get(LOG_MARK, ""))
         self._stream_partitions = stream_partitions
         self._tables = tuple(tables)
         self._marks = dict(marks)
@@ -85,13 +90,20 @@ class MysqlStream:
         self._transactions = self._transaction_reader(start, noted, server, looked_at)
         try:
             self._take_lock(lock)
-            with answering():
-                self._dialect.check_start(self._connection, start)
+            self._check_log(start)
             self._reader = self._log_reader(server_id or _server_id_of(lock), start)
             self._pending: Any = self._reader.wait_ready(_READY)
         except BaseException:
             self.close()
             raise
+
+    def _check_log(self, start: LogPlace) -> None:
+        """Raises SourceGap for a place that the log no longer has, or if it is another log since."""
+        with answering():
+            self._dialect.check_start(self._connection, start)
+        mark = self._log_marks.first
+        if mark is not None:
+            mark.check(start, self._read_back(start.before(mark.transaction), next_begun))
 
     def _log_reader(self, server_id: int, start: LogPlace) -> BinlogReader:
         return BinlogReader(
@@ -104,10 +116,16 @@ class MysqlStream:
         )
 
     def _look_back(self, xid: str, transaction: LogTransaction) -> Tables | None:
-        """Reads a transaction of the log again, by a reader with an id of its own: the server ends one of two alike."""
-        reader = self._log_reader(_server_id_of(f"{self._lock} back"), self._history.end().before(transaction))
+        return self._read_back(self._history.end().before(transaction), partial(prepared_tables, xid))
+
+    def _read_back(self, start: LogPlace, find: Callable[[Callable[[], Any]], _Found | None]) -> _Found | None:
+        """Reads from an earlier place by a reader with an id of its own: the server ends one of two alike.
+
+        Returns None if the log does not have the place now.
+        """
+        reader = self._log_reader(_server_id_of(f"{self._lock} back"), start)
         try:
-            return prepared_tables(xid, reader.next_event)
+            return find(reader.next_event)
         except SourceAway:
             raise
         except SourceError:
@@ -165,6 +183,7 @@ class MysqlStream:
             GTID: str(self._history.place_at(position)),
             XA: self._transactions.prepared.text_at(position),
             ALTERED: noted_changes(self._transactions.tables.values(), position),
+            LOG_MARK: self._log_marks.text_at(position),
         }
         noted = {key: text for key, text in state.items() if text or key == GTID}
         place = PartitionProgress(offset=encode_position(position), last_position=noted)
@@ -238,6 +257,8 @@ class MysqlStream:
             return None
         for transaction, _ in ended:
             self._history.add(transaction)
+        for transaction, committed in ended[:1]:
+            self._log_marks.add(transaction, committed)
         ordered = sorted(groups, key=lambda group: group.first_position)
         return EventBatch(
             events=tuple(self._typed(group) for group in ordered),

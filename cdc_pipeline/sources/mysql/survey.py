@@ -96,6 +96,7 @@ class MysqlSurvey:
         position = decode_position(min(place.offset for place in start.progress.values()))
         before = self._last_before(position, start)
         noted = [place.last_position for place in start.progress.values()]
+        # At the place where the stream began, something noted is from before: the log may be another one since.
         return MysqlStream(
             self.address,
             server=self.plan.server,
@@ -108,7 +109,7 @@ class MysqlSurvey:
             marks={table.name: MARK for table in self.plan.tables if table.name in start.tables},
             as_text=self.as_text,
             start=before,
-            noted=next((place for place in noted if place.get(GTID) == str(before)), {}),
+            noted=next((place for place in noted if place.get(GTID) == str(before) != self.plan.begun), {}),
             position=position,
             on_step=self.on_step,
         )

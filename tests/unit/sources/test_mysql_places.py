@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.mysql.gtid import parse_gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
+from cdc_pipeline.sources.mysql.log_mark import LogMarks
 from cdc_pipeline.sources.mysql.log_place import LogHistory, LogTransaction
 
 UUIDS = [f"{digit * 8}-0000-0000-0000-000000000000" for digit in "abc"]
@@ -96,3 +97,16 @@ def test_the_place_of_mariadb_is_its_last_gtid() -> None:
         history.add(LogTransaction(origin=f"0-{server}", number=number, position=number))
     found = [str(history.place_at(position)) for position in (11, 12, 16, 17, 18)]
     assert found == ["0-1-10", "0-1-11", "0-1-15", "0-2-16", "0-2-17"]
+
+
+def test_each_position_has_the_newest_mark_before_it() -> None:
+    marks = LogMarks("")
+    for number in (3, 6):
+        marks.add(LogTransaction(origin=A, number=number, position=number), number * 1_000_000)
+    noted = [marks.text_at(position) for position in (3, 4, 6, 7, 9)]
+    found = [LogMarks(text).first for text in noted]
+    assert [mark and (mark.transaction.number, mark.commit_time) for mark in found] == [
+        None,
+        *[(3, 3_000_000)] * 2,
+        *[(6, 6_000_000)] * 2,
+    ]
