@@ -139,6 +139,20 @@ def fresh_database(server: PostgresServer, template: str = "template1") -> Itera
 
 
 @contextmanager
+def encoded_database(server: PostgresServer, encoding: str) -> Iterator[str]:
+    """The URL of an empty database with this encoding."""
+    name = f"test_{secrets.token_hex(6)}"
+    with closing(psycopg2.connect(server.url("postgres"))) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LC_COLLATE 'C' LC_CTYPE 'C'")
+        cursor.execute(create.format(sql.Identifier(name), sql.Literal(encoding)))
+    try:
+        yield server.url(name)
+    finally:
+        drop_database(server, name)
+
+
+@contextmanager
 def fresh_store(server: PostgresServer) -> Iterator[str]:
     """A metadata store that is at the newest revision and empty: a copy of one that was made once on the server."""
     with closing(psycopg2.connect(server.url("postgres"))) as connection, connection.cursor() as cursor:

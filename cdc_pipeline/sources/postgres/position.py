@@ -12,7 +12,7 @@ import psycopg2.extensions
 import structlog
 from psycopg2 import sql
 
-from cdc_pipeline.errors import SnapshotError, SourceAway
+from cdc_pipeline.errors import SnapshotError, SourceError
 from cdc_pipeline.record import parse_lsn
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.postgres.catalogue import rows
@@ -21,11 +21,15 @@ from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
 
+_POSITION_WAITS = "the snapshot's position waits for a transaction to end"
+SET_UP_WAITS = "the source's set-up waits for a transaction to end"
+_REPORT_AFTER = timedelta(seconds=3)
 _REPORT_EVERY = timedelta(seconds=30)
 _WAITED_FOR = """
 -- a logical slot is created behind all transactions that run: its process waits for the lock on the id of each
 WITH waited_for AS (SELECT transactionid FROM pg_locks WHERE pid = %(process)s AND NOT granted)
-SELECT a.pid, NULL, a.usename::text, a.xact_start, a.state, left(a.query, 500)
+SELECT a.pid, NULL, a.usename::text, a.xact_start, a.state,
+       CASE WHEN a.datname = current_database() THEN left(a.query, 500) END
 FROM pg_stat_activity AS a WHERE a.pid = ANY (pg_blocking_pids(%(process)s))
 UNION ALL
 SELECT NULL, p.gid, p.owner::text, p.prepared, 'prepared', NULL
@@ -40,7 +44,7 @@ def lsn_text(position: int) -> str:
 
 @contextmanager
 def hold_position(
-    source_url: str, slot_name: str, on_step: OnStep, *, report_after: timedelta = timedelta(seconds=3)
+    source_url: str, slot_name: str, on_step: OnStep, *, report_after: timedelta = _REPORT_AFTER
 ) -> Iterator[HeldPosition]:
     """Holds a position by a temporary slot of this name. Slot and snapshot end with the block.
 
@@ -54,7 +58,10 @@ def hold_position(
     ):
         create = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
         process = connection.info.backend_pid
-        with step(on_step, "position.hold"), _reported_wait(source_url, process, report_after):
+        with (
+            step(on_step, "position.hold"),
+            reported_wait(source_url, process, _POSITION_WAITS, report_after),
+        ):
             cursor.execute(create.format(sql.Identifier(slot_name)))
         row = cursor.fetchone()
         if row is None:
@@ -64,14 +71,15 @@ def hold_position(
 
 
 @contextmanager
-def _reported_wait(source_url: str, process: int, report_after: timedelta) -> Iterator[None]:
-    """Logs which transactions the server process waits for, as long as the block runs.
+def reported_wait(source_url: str, process: int, event: str, report_after: timedelta = _REPORT_AFTER) -> Iterator[None]:
+    """Logs `event` with each transaction that the server process waits for, as long as the block runs.
 
-    A role without pg_read_all_stats sees only their process and user.
+    A role without pg_read_all_stats sees only their process and user. Texts of queries are shown only from its own
+    database: those of others may have another encoding. A failed report ends nothing.
     """
     stop = Event()
     with ThreadPoolExecutor(1, thread_name_prefix="position") as executor:
-        reporting = executor.submit(_report_waits, source_url, process, report_after, stop)
+        reporting = executor.submit(_report_waits, source_url, process, event, report_after, stop)
         try:
             yield
         finally:
@@ -79,14 +87,14 @@ def _reported_wait(source_url: str, process: int, report_after: timedelta) -> It
     reporting.result()
 
 
-def _report_waits(source_url: str, process: int, report_after: timedelta, stop: Event) -> None:
+def _report_waits(source_url: str, process: int, event: str, report_after: timedelta, stop: Event) -> None:
     pause = report_after
     while not stop.wait(pause.total_seconds()):
         pause = max(report_after, _REPORT_EVERY)
-        with contextlib.suppress(SourceAway), session(source_url) as connection:
+        with contextlib.suppress(SourceError, UnicodeError), session(source_url) as connection:
             for pid, prepared, user, since, state, query in rows(connection, _WAITED_FOR, {"process": process}):
                 log.warning(
-                    "the snapshot's position waits for a transaction to end",
+                    event,
                     pid=pid,
                     prepared=prepared,
                     user=user,

@@ -3,10 +3,10 @@
 import psycopg2.errors
 import psycopg2.extensions
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceBusy, SourceError
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import KeptLog, shown_bytes
-from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_slot, rows
+from cdc_pipeline.sources.postgres.catalogue import Server, Slot, rows
 from cdc_pipeline.sources.postgres.statements import PLUGIN
 
 _OLDEST_VERSION, _NEWEST_VERSION = 14, 19
@@ -16,6 +16,8 @@ SELECT s.wal_status, (pg_current_wal_insert_lsn() - s.restart_lsn)::bigint,
 FROM pg_replication_slots AS s, pg_settings AS c
 WHERE s.slot_name = %s AND c.name = 'max_slot_wal_keep_size'
 """
+_FAILOVER = "SELECT (to_jsonb(s) ->> 'failover')::boolean FROM pg_replication_slots AS s WHERE slot_name = %s"
+_CREATE = "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, %s{})"
 
 
 def check_server(server: Server, source: PostgresSource) -> None:
@@ -41,6 +43,7 @@ def check_server(server: Server, source: PostgresSource) -> None:
 
 
 def check_slot_kind(slot: Slot | None, source: PostgresSource, server: Server) -> None:
+    """Raises SourceBusy for a slot that is still being created: the server gives it a position only at the end."""
     if slot is None:
         return
     if slot.plugin != PLUGIN or slot.database != server.database:
@@ -54,6 +57,13 @@ def check_slot_kind(slot: Slot | None, source: PostgresSource, server: Server) -
             f"the slot {source.slot} sends prepared transactions, which may still be rolled back (two_phase)",
             expected="a slot that sends transactions once they are committed",
             remedy="choose another source.slot, or drop that one: cdc setup-source creates one as it must be",
+        )
+    if slot.confirmed_position is None:
+        raise SourceBusy(
+            f"the slot {source.slot} is still being created by process {slot.active_pid} of the server,"
+            " which waits for the transactions that run",
+            expected="a slot with a position from which it sends",
+            remedy="end those transactions, which pg_stat_activity shows, or wait for them",
         )
 
 
@@ -108,12 +118,14 @@ def log_warning(
 def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
     """Drops the slot, if it exists, and creates it again. Returns the position from which the new slot sends.
 
-    Raises SourceError while a process reads the slot.
+    The new slot is copied to standbys (`failover`, from version 17 on) if the old one was. Raises SourceError while a
+    process reads the slot.
     """
     connection.rollback()
     connection.autocommit = True
+    before = rows(connection, _FAILOVER, (slot,))
     try:
-        if read_slot(connection, slot) is not None:
+        if before:
             rows(connection, "SELECT pg_drop_replication_slot(%s)", (slot,))
     except psycopg2.errors.ObjectInUse as error:
         raise SourceError(
@@ -121,7 +133,6 @@ def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
             expected="nobody at work on the stream while it begins again",
             remedy="stop the consumer first",
         ) from error
-    created = rows(
-        connection, "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, %s)", (slot, PLUGIN)
-    )
+    options = ", failover => true" if before == [(True,)] else ""
+    created = rows(connection, _CREATE.format(options), (slot, PLUGIN))
     return int(created[0][0])

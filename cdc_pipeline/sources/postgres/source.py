@@ -15,7 +15,14 @@ from cdc_pipeline.sources.database import DatabaseSource
 from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, NewBeginning
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot, table_names
 from cdc_pipeline.sources.postgres.leaving import leave_server
-from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, snapshot_connection
+from cdc_pipeline.sources.postgres.position import (
+    SET_UP_WAITS,
+    hold_position,
+    is_held,
+    lsn_text,
+    reported_wait,
+    snapshot_connection,
+)
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
 from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
 from cdc_pipeline.sources.postgres.slot_guards import is_successor, refuse_gap
@@ -105,9 +112,10 @@ class PostgresDatabase(DatabaseSource):
                     " far, begin another pipeline with a lake of its own",
                 )
             # The publication must exist before the slot: the slot cannot decode changes from before the publication.
-            execute_plan(connection, plan, self.on_step)
-            with step(self.on_step, "source.replace_slot"):
-                position = replace_slot(connection, self.settings.slot)
+            with reported_wait(self.url, connection.info.backend_pid, SET_UP_WAITS):
+                execute_plan(connection, plan, self.on_step)
+                with step(self.on_step, "source.replace_slot"):
+                    position = replace_slot(connection, self.settings.slot)
         gap = f"{lsn_text(decode_position(registered))} to {lsn_text(position)}"
         return NewBeginning(identity=identity_of(plan.server, self.settings), offset=encode_position(position), gap=gap)
 

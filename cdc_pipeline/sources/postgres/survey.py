@@ -8,6 +8,7 @@ from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.postgres.catalogue import Server, read_server, read_slot
+from cdc_pipeline.sources.postgres.position import SET_UP_WAITS, reported_wait
 from cdc_pipeline.sources.postgres.publication import read_publication
 from cdc_pipeline.sources.postgres.session import session
 from cdc_pipeline.sources.postgres.setup import PlannedTable, SourcePlan, execute_plan
@@ -43,8 +44,7 @@ class PostgresSurvey:
     @property
     def first_offset(self) -> str:
         """The position that the slot has confirmed."""
-        slot = self.plan.slot
-        return encode_position(0 if slot is None else slot.confirmed_position or 0)
+        return encode_position(self._confirmed_position())
 
     @property
     def tables(self) -> tuple[FoundTable, ...]:
@@ -86,7 +86,8 @@ class PostgresSurvey:
         """
         source = self.settings
         with session(self.url) as connection:
-            execute_plan(connection, self.plan, self.on_step)
+            with reported_wait(self.url, connection.info.backend_pid, SET_UP_WAITS):
+                execute_plan(connection, self.plan, self.on_step)
             plan = replace(
                 self.plan,
                 slot=read_slot(connection, source.slot),
@@ -101,12 +102,17 @@ class PostgresSurvey:
         return replace(done, plan=replace(plan, tables=left, refused={**plan.refused, **hidden}))
 
     def check_ready(self) -> None:
-        if self.plan.slot is None:
+        self._confirmed_position()
+
+    def _confirmed_position(self) -> int:
+        slot = self.plan.slot
+        if slot is None or slot.confirmed_position is None:
             raise SourceError(
                 f"there is no slot {self.settings.slot} on the source",
                 expected="the slot that holds the changes back until they are read",
                 remedy="run cdc setup-source",
             )
+        return slot.confirmed_position
 
     def open(self, start: StreamStart) -> PostgresStream:
         """Opens the slot for the registered tables. Then checks the slot again, since nobody else can move it now."""

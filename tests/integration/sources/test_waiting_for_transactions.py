@@ -11,9 +11,11 @@ import psycopg2.extensions
 import pytest
 from structlog.testing import capture_logs
 
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.sources.postgres.position import hold_position
 from cdc_pipeline.steps import no_step
 from tests.support.eventually import eventually
+from tests.support.postgres import encoded_database
 from tests.support.streams import run_sql
 
 CREATE = "CREATE TABLE items (id int PRIMARY KEY)"
@@ -54,6 +56,16 @@ def test_the_session_that_holds_it_up_is_named_with_its_query(
     assert (said["pid"], said["user"], said["state"], said["query"]) == (pid, "cdc", "idle in transaction", OPEN)
     assert said["since"]
     assert said["remedy"] == f"end it, or run SELECT pg_terminate_backend({pid})"
+
+
+def test_the_query_of_another_database_is_left_out_since_it_may_have_another_encoding(
+    postgres: PostgresServer, database: str
+) -> None:
+    with encoded_database(postgres, "LATIN1") as other, closing(psycopg2.connect(other)) as writer:
+        with writer.cursor() as cursor:
+            cursor.execute("SELECT 'caf\u00e9', pg_current_xact_id()")
+        (said, *_) = reports_until(database, writer.commit)
+        assert (said["pid"], said["query"]) == (writer.info.backend_pid, None)
 
 
 def test_a_prepared_transaction_that_holds_it_up_is_named(
