@@ -72,7 +72,8 @@ def session(url: str) -> Iterator[psycopg2.extensions.connection]:
 def bound_waits(connection: psycopg2.extensions.connection) -> None:
     """Lets statements that wait for a lock for 10 seconds fail, so that a locked table stops nothing for longer.
 
-    The catalogue is read without locks on tables, except that the server takes one to show an expression.
+    The catalogue is read without locks on tables, except that the server takes one to show an expression, which is
+    asked for only when it is new.
     """
     with answering(), connection.cursor() as cursor:
         cursor.execute(_LOCK_TIMEOUT)

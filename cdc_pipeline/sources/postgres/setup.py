@@ -136,7 +136,9 @@ class _Look:
             before = None if table.table in self.begun_again else registered.get(table.table)
             in_catalogue = None
             try:
-                in_catalogue = read_table(self.connection, types, table.table, table.read_as_text)
+                shapes = [SourceShape.from_json(document) for document in before.description[-1:]] if before else []
+                known = {shape.oid: shape for shape in shapes}
+                in_catalogue = read_table(self.connection, types, table.table, table.read_as_text, known)
                 if before is None:
                     check_folder(table, () if table.table in registered else self.listed)
                     new = self.new(table, in_catalogue)

@@ -48,7 +48,9 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                    CASE WHEN a.atthasmissing THEN array_to_string(a.attmissingval, '')
                         WHEN c.relkind = 'p' THEN (
                             SELECT l.missing FROM of_leaves AS l WHERE l.root = c.oid AND l.attname = a.attname) END,
-                   CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                   -- this function takes a lock on the table
+                   CASE WHEN a.attgenerated <> '' AND c.oid = ANY (%(shown)s::oid[])
+                        THEN pg_get_expr(d.adbin, d.adrelid) END,
                    -- what the expression reads: until version 14 noted with the column, since then with the expression
                    CASE WHEN a.attgenerated <> '' THEN (
                        SELECT jsonb_agg(DISTINCT p.refobjsubid ORDER BY p.refobjsubid) FROM pg_depend AS p
@@ -56,7 +58,8 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                          AND p.refobjsubid NOT IN (0, a.attnum)
                          AND (p.classid, p.objid, p.objsubid) IN (
                              ('pg_attrdef'::regclass, d.oid, 0), ('pg_class'::regclass, a.attrelid, a.attnum))) END,
-                   a.attcollation::bigint)
+                   a.attcollation::bigint,
+                   CASE WHEN a.attgenerated <> '' THEN d.oid || '/' || d.xmin ELSE '' END)
                    ORDER BY a.attnum)
         FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -101,6 +104,7 @@ class ShapeColumn:
     `missing`: the value of rows that are older than the column, as text; None for NULL. `generated`: the expression
     that computes the column from the columns with the numbers `inputs`; None for a column that is written.
     `collation`: the oid of its collation, 0 for none, and in a shape of an older version of this project.
+    `expression`: the row of the catalogue that has `generated`, and who wrote it; empty in a shape of such a version.
     """
 
     number: int
@@ -112,6 +116,7 @@ class ShapeColumn:
     generated: str | None
     inputs: tuple[int, ...] = ()
     collation: int = 0
+    expression: str = ""
     type: str = ""
 
     @property
@@ -211,13 +216,16 @@ def _bare(shape: SourceShape) -> tuple[ShapeColumn, ...]:
     return tuple(replace(column, type="", missing=None) for column in shape.columns)
 
 
-def read_shapes(connection: psycopg2.extensions.connection, oids: Sequence[int]) -> dict[int, SourceShape]:
+def query_shapes(
+    connection: psycopg2.extensions.connection, oids: Sequence[int], shown: Sequence[int]
+) -> dict[int, SourceShape]:
     """Reads the shapes of tables in one statement, by oid. Leaves out tables that are gone.
 
-    The columns have no canonical type names yet; `named` adds them.
+    Generated columns have their expressions only in the tables `shown`, on each of which the server takes a lock. The
+    columns have no canonical type names yet; `named` adds them.
     """
     with answering():
-        found = rows(connection, _SHAPES, {"tables": list(oids)})
+        found = rows(connection, _SHAPES, {"tables": list(oids), "shown": list(shown)})
     return {row[0]: _shape(row) for row in found}
 
 
@@ -259,7 +267,7 @@ def _shape(row: Sequence[Any]) -> SourceShape:
 
 
 def _column(entry: Sequence[Any]) -> ShapeColumn:
-    number, name, type_oid, modifier, changed_by, missing, generated, inputs, collation = entry
+    number, name, type_oid, modifier, changed_by, missing, generated, inputs, collation, expression = entry
     return ShapeColumn(
         number=number,
         name=name,
@@ -270,4 +278,5 @@ def _column(entry: Sequence[Any]) -> ShapeColumn:
         generated=generated,
         inputs=tuple(inputs or ()),
         collation=collation,
+        expression=expression,
     )

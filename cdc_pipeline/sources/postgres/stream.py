@@ -29,7 +29,8 @@ from cdc_pipeline.sources.postgres.session import (
     connect_for_replication,
 )
 from cdc_pipeline.sources.postgres.setup import PlannedTable
-from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition, read_shapes
+from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition
+from cdc_pipeline.sources.postgres.shape_reading import read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 from cdc_pipeline.sources.postgres.table_parts import read_parts
 from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions
@@ -194,7 +195,8 @@ class PostgresStream:
             )
 
     def _shapes(self, oids: Sequence[int]) -> dict[int, SourceShape]:
-        return read_shapes(self._sql_connection, oids)
+        known = {oid: table.newest for oid, table in self._tables.items()} | self._open_tables.newest
+        return read_shapes(self._sql_connection, oids, known)
 
     def _shape(self, relation: Relation, table: StreamedTable) -> SourceShape:
         """Returns the shape of events with these columns.

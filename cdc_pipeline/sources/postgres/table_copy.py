@@ -13,8 +13,9 @@ from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
 from cdc_pipeline.sources.postgres.columns import read_columns
 from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
-from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape, read_shapes
+from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
 from cdc_pipeline.sources.postgres.shape_changes import Retaken, compare_again
+from cdc_pipeline.sources.postgres.shape_reading import read_shapes
 from cdc_pipeline.steps import OnStep, step
 
 

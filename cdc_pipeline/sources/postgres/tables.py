@@ -7,7 +7,8 @@ import psycopg2.extensions
 
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.postgres.catalogue import PARTS, TypeRow, read_types, rows
-from cdc_pipeline.sources.postgres.shape import SourceShape, named, read_shapes
+from cdc_pipeline.sources.postgres.shape import SourceShape, named
+from cdc_pipeline.sources.postgres.shape_reading import read_shapes
 from cdc_pipeline.sources.postgres.table_parts import TablePart, read_parts
 
 STORED, VIRTUAL = "sv"
@@ -31,7 +32,9 @@ JOIN parts AS leaf ON leaf.root = a.attrelid AND leaf.relation <> a.attrelid
 JOIN pg_attribute AS b ON b.attrelid = leaf.relation AND b.attname = a.attname
 JOIN pg_attrdef AS e ON e.adrelid = b.attrelid AND e.adnum = b.attnum
 WHERE a.attgenerated <> ''
-  AND pg_get_expr(e.adbin, e.adrelid) <> pg_get_expr(d.adbin, d.adrelid)
+  -- the function takes a lock on the table, so it is called for partitioned ones alone
+  AND CASE WHEN leaf.relation <> a.attrelid THEN
+      pg_get_expr(e.adbin, e.adrelid) <> pg_get_expr(d.adbin, d.adrelid) END
 ORDER BY 1
 """
 _GENERATED = """
@@ -81,16 +84,17 @@ def read_table(
     types: Mapping[int, TypeRow],
     name: TableName,
     as_text: Collection[str] = (),
+    known: Mapping[int, SourceShape] | None = None,
 ) -> CatalogueTable | None:
     """Reads a table. Returns None if it does not exist or was dropped during the read.
 
-    `as_text`: columns whose values the lake keeps as the source's texts.
+    `as_text`: columns whose values the lake keeps as the source's texts. `known`: see `read_shapes`.
     """
     found = rows(connection, _TABLE, (name.schema, name.table))
     if not found:
         return None
     oid, relkind = found[0]
-    shape = read_shapes(connection, [oid]).get(oid)
+    shape = read_shapes(connection, [oid], known).get(oid)
     parts = read_parts(connection, [oid]).get(oid)
     if shape is None or parts is None:
         return None

@@ -22,7 +22,10 @@ CREATE = (
     "CREATE TABLE customers (id int PRIMARY KEY, note text)",
     "CREATE TABLE unread (id int PRIMARY KEY)",
 )
+SUMS = "CREATE TABLE sums (id int PRIMARY KEY, price int, total int GENERATED ALWAYS AS (price + 1) STORED)"
+CHANGES = ("RENAME price TO cost", "ALTER total SET EXPRESSION AS (price * 2)", "ALTER total DROP EXPRESSION")
 WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+LOCK = "LOCK TABLE orders, customers, unread, sums IN ACCESS EXCLUSIVE MODE"
 ALL = 'CREATE PUBLICATION "{}" FOR ALL TABLES WITH (publish_via_partition_root = true)'
 
 
@@ -30,16 +33,33 @@ ALL = 'CREATE PUBLICATION "{}" FOR ALL TABLES WITH (publish_via_partition_root =
 def test_the_stream_is_opened_read_and_registered_while_tables_are_locked(
     publish: Sequence[str], database: str, store_url: str, tmp_path: Path
 ) -> None:
-    run_sql(database, *CREATE, *(statement.format(database_of(database)) for statement in publish))
-    world = world_of(tmp_path, database, store_url, BOTH)
+    run_sql(database, *CREATE, SUMS, *(statement.format(database_of(database)) for statement in publish))
+    world = world_of(tmp_path, database, store_url, (*BOTH, {"name": "public.sums"}))
     begin_again(world)
     with closing(psycopg2.connect(database)) as migration, migration.cursor() as cursor:
-        cursor.execute("LOCK TABLE orders, customers, unread IN ACCESS EXCLUSIVE MODE")
+        cursor.execute(LOCK)
         cursor.execute("INSERT INTO orders VALUES (1, 'a')")
+        cursor.execute("INSERT INTO sums VALUES (1, 1)")
         migration.commit()
-        cursor.execute("LOCK TABLE orders, customers, unread IN ACCESS EXCLUSIVE MODE")
+        cursor.execute(LOCK)
         assert go_on(world) == {}
-    assert in_lake(world, "orders") == in_source(world, "orders") != []
+    for table in ("orders", "sums"):
+        assert in_lake(world, table) == in_source(world, table) != []
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_expression_that_changed_is_asked_for_again(
+    change: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    run_sql(database, SUMS)
+    world = world_of(tmp_path, database, store_url, ({"name": "public.sums"},))
+    begin_again(world)
+    run_sql(database, "INSERT INTO sums VALUES (1, 1)", f"ALTER TABLE sums {change}")
+    assert "sums" in go_on(world)
+    begin_again(world)
+    run_sql(database, "INSERT INTO sums VALUES (2, 5)")
+    assert go_on(world) == {}
+    assert in_lake(world, "sums") == in_source(world, "sums")
 
 
 @pytest.mark.parametrize("change", ["ADD added int", "RENAME note TO words"])
