@@ -14,6 +14,8 @@ CONNECTION_DEFAULTS: Mapping[str, int] = {
 """A connection over a dead network fails within 25 seconds. `tcp_user_timeout` is in milliseconds."""
 URL_FORM = "postgresql://user@host:port/database, with special characters of a password encoded: %40 for @, %2F for /"
 INSUFFICIENT_PRIVILEGE = "42501"
+NOT_UTF8 = frozenset({"22021", "22P05"})
+"""SQLSTATE of a text that is invalid in its encoding, and of a character that UTF-8 lacks."""
 _BY_STATE = {
     INSUFFICIENT_PRIVILEGE: "have an administrator run what cdc setup-source --print-sql prints",
     "42P01": "run cdc setup-source: it names what is missing",
@@ -24,6 +26,7 @@ _BY_STATE = {
     "53300": "raise max_connections on the server, or end other sessions",
     "53400": "raise max_replication_slots and max_wal_senders on the server, and restart it",
     "55000": "run cdc setup-source: it names what the server lacks",
+    **dict.fromkeys(NOT_UTF8, "correct the value in its table, run cdc setup-source --begin-again, then cdc snapshot"),
 }
 _BEGIN_AGAIN = "run cdc setup-source --begin-again, then cdc snapshot"
 _BY_WORDS = (
@@ -45,6 +48,7 @@ _BY_WORDS = (
     ("does not exist", "create it on the server, or correct {setting}"),
 )
 _ANYTHING = "start it, or correct {setting}"
+_ANSWERED = "correct what the server says, and run the command again"
 
 
 def missing_defaults(given: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, int | str]:
@@ -85,12 +89,12 @@ def one_line(words: object) -> str:
     return " ".join(str(words).split())
 
 
-def remedy_for(words: str, sqlstate: str | None, *, setting: str) -> str:
+def remedy_for(words: str, sqlstate: str | None, *, setting: str, answered: bool = False) -> str:
     """Returns what to do about the message of a server or driver. Connection failures have no SQLSTATE, only words.
 
-    `setting`: the setting of pipeline.yml that names the server.
+    `setting`: the setting of pipeline.yml that names the server. `answered`: the server runs and refuses something.
     """
     if sqlstate is not None and sqlstate in _BY_STATE:
         return _BY_STATE[sqlstate]
-    known = next((remedy for part, remedy in _BY_WORDS if part in words), _ANYTHING)
+    known = next((remedy for part, remedy in _BY_WORDS if part in words), _ANSWERED if answered else _ANYTHING)
     return known.format(setting=setting)

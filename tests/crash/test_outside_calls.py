@@ -102,7 +102,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres/receiver.py:take": "wakes this process's own thread",
     "cdc_pipeline/sources/postgres/receiver.py:confirm": IN_A_STEP + "slot.confirm",
     "cdc_pipeline/sources/postgres/session.py:_completed": "reads a URL",
-    "cdc_pipeline/sources/postgres/session.py:_unbound": OWN_SESSION,
+    "cdc_pipeline/sources/postgres/session.py:_prepare": OWN_SESSION,
     "cdc_pipeline/sources/postgres/session.py:bound_waits": OWN_SESSION,
     "cdc_pipeline/sources/postgres/session.py:connect": OWN_SESSION,
     "cdc_pipeline/sources/postgres/session.py:connect_for_replication": OWN_SESSION,

@@ -83,6 +83,15 @@ class OpenTransaction:
     ordinal: int
 
 
+def decode_name(octets: bytes) -> str:
+    """Returns a name. Each byte that is no UTF-8, as databases in SQL_ASCII may have, becomes `%` and two digits."""
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        letters = octets.decode(errors="surrogateescape")
+        return "".join(f"%{ord(each) - 0xDC00:02X}" if "\udc80" <= each <= "\udcff" else each for each in letters)
+
+
 @dataclass(slots=True)
 class MessageReader:
     """Reads one message field by field. A read beyond the message's end raises DecodeError."""
@@ -103,10 +112,7 @@ class MessageReader:
             raise damaged(f"a {self._kind} message with a name that has no end", "a zero byte after the name")
         octets = self.message[self.place : end]
         self.place = end + 1
-        try:
-            return octets.decode()
-        except UnicodeDecodeError as error:
-            raise damaged(f"a {self._kind} message with the name {octets[:120]!r}", "a name in UTF-8") from error
+        return decode_name(octets)
 
     def octets(self, size: int) -> bytes:
         self._check(size)

@@ -14,6 +14,7 @@ from pyarrow import csv
 
 from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.settings.libpq import NOT_UTF8
 from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.event_texts import copied_rows
 from cdc_pipeline.steps import OnStep, no_step, step
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 TEXT_FORMAT = """
-SET client_encoding TO 'UTF8'; SET "DateStyle" TO 'ISO, YMD'; SET "IntervalStyle" TO 'postgres';
+SET "DateStyle" TO 'ISO, YMD'; SET "IntervalStyle" TO 'postgres';
 SET "TimeZone" TO 'UTC'; SET bytea_output TO 'hex'; SET extra_float_digits TO 1
 """
 BLOCK_BYTES = 8 << 20
@@ -117,7 +118,9 @@ def _explained(error: psycopg2.Error, connection: psycopg2.extensions.connection
     return SourceError(
         f"the source refuses a copy: {said}",
         expected="the rows of the query",
-        remedy="check the table's columns and the right to read them",
+        remedy="correct the value on the source, and run cdc snapshot again"
+        if error.pgcode in NOT_UTF8
+        else "check the table's columns and the right to read them",
     )
 
 

@@ -10,7 +10,7 @@ from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.postgres.catalogue import Server, read_server, read_slot
 from cdc_pipeline.sources.postgres.position import SET_UP_WAITS, reported_wait
 from cdc_pipeline.sources.postgres.publication import read_publication
-from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.session import session, warn_of_encoding
 from cdc_pipeline.sources.postgres.setup import PlannedTable, SourcePlan, execute_plan
 from cdc_pipeline.sources.postgres.slot_guards import refuse_gap
 from cdc_pipeline.sources.postgres.stream import PostgresStream
@@ -86,6 +86,7 @@ class PostgresSurvey:
         """
         source = self.settings
         with session(self.url) as connection:
+            warn_of_encoding(connection)
             with reported_wait(self.url, connection.info.backend_pid, SET_UP_WAITS):
                 execute_plan(connection, self.plan, self.on_step)
             plan = replace(

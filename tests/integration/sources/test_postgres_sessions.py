@@ -10,7 +10,13 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.postgres.session import connect, connect_for_replication
 from tests.support.streams import database_of, new_cutter, opened, prepare, read_marked, run_sql
 
-TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout")
+TIMEOUTS = (
+    "lock_timeout",
+    "statement_timeout",
+    "idle_in_transaction_session_timeout",
+    "idle_session_timeout",
+    "transaction_timeout",
+)
 
 
 @pytest.mark.parametrize("connected", [connect, connect_for_replication])
