@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import time as clock
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -143,7 +144,7 @@ def keyless_claim(
     `dropped`: columns of which no event has a value. They are kept, and compared never.
     """
     owing = work.tombstones or not table.ordered
-    whole = [replace(event, values={name: event.values.get(name) for name in columns}) for event in events]
+    whole = [replace(event, values={name: _one_nan(event.values.get(name)) for name in columns}) for event in events]
     newer = [event for event in whole if event.version > work.truncated_at]
     newest: dict[Content, Copy] = {}
     for event in sorted(newer, key=lambda event: event.version):
@@ -152,7 +153,7 @@ def keyless_claim(
     owed: dict[Content, list[Copy]] = defaultdict(list)
     for row in rows:
         if not work.truncates or row[VERSION] > work.truncated_at:
-            content = tuple(sorted((name, row.get(name)) for name in columns))
+            content = tuple(sorted((name, _one_nan(row.get(name))) for name in columns))
             copy = Copy(version=row[VERSION], dropped={name: row.get(name) for name in dropped})
             (owed if row.get(DELETED) else copies)[content].append(copy)
     effects: Counter[str] = Counter()
@@ -169,6 +170,11 @@ def keyless_claim(
     made = [(content, copy, False) for content, found in copies.items() for copy in found]
     made += [(content, copy, True) for content, found in owed.items() for copy in found]
     return [copy.row(content, deleted=gone) for content, copy, gone in made], effects
+
+
+def _one_nan(value: Any) -> Any:
+    """Each NaN is the same one, as in the real lake: Python finds only a NaN that is the same object equal."""
+    return math.nan if isinstance(value, float) and math.isnan(value) else value
 
 
 def purged(table: LakeTable, rows: Rows, below: str) -> Rows:

@@ -7,6 +7,7 @@ from cdc_pipeline.sources.debezium.changes import Change
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.partition import SourceLine
+from cdc_pipeline.sources.debezium.sent_again import distinction
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import DELETE_RANK, UPSERT_RANK, sequence_version, truncate_version
 
@@ -29,8 +30,8 @@ def version_in_fields(
     else:
         is_delete = all(change.operation is Operation.DELETE for change in changes)
         content: list[object] = [[change.values, sorted(change.absent), change.old_id] for change in changes]
-        if is_row and layout.schema.is_keyless:
-            content.append(row_place(line.file, line.number))
+        if layout.schema.is_keyless:
+            content += [row_place(line.file, line.number)] if is_row else distinction(event)
         version = sequence_version(event, fields, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content)
     if is_row:
         memory.look_at_order(layout.table, version)

@@ -21,12 +21,17 @@ def is_repeated(event: EnvelopeEvent, memory: PartitionMemory, *, in_order: bool
     if position == 0:
         return False
     if not in_order or event.is_of_snapshot or not is_exact(event):
-        names = (*_CONTENT, "source", "transaction", *(_READ_AT if event.is_of_snapshot else ()))
+        names = (*_CONTENT, "source", *_distinguishing(event))
         return memory.event is not None and _values(memory.event, names) == _values(event, names)
     block = event.value.get("transaction")
     order = block.get("total_order") if isinstance(block, dict) else None
     identity = repr(_values(event, _CONTENT))
     return memory.is_repeated_at(position, identity, order if type(order) is int and order > 0 else 0)
+
+
+def distinction(event: EnvelopeEvent) -> list[object]:
+    """Returns what distinguishes equal events of a keyless table at one place, and is equal if one is sent again."""
+    return [value for value in _values(event, _distinguishing(event)) if value is not None]
 
 
 def check_server(event: EnvelopeEvent, memory: PartitionMemory, own: int, table: str) -> None:
@@ -56,6 +61,10 @@ def version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: Env
     if before_it is not None and before_it.operation == "d" and source_position(before_it) == own:
         return ""  # both halves of a key change are here, so the order of the lines decides
     return encode_place(own, place)
+
+
+def _distinguishing(event: EnvelopeEvent) -> tuple[str, ...]:
+    return ("transaction", *(_READ_AT if event.is_of_snapshot else ()))
 
 
 def _values(event: EnvelopeEvent, names: tuple[str, ...]) -> tuple[object, ...]:
