@@ -1,5 +1,6 @@
 """The columns of a lake table: the source's, the pipeline's own, and the data partition columns."""
 
+import hashlib
 from dataclasses import replace
 
 from cdc_pipeline.errors import UsageError
@@ -40,6 +41,8 @@ HISTORY_IN_FILES = tuple(name for name, _ in HISTORY_TYPES if name != CURRENT)
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """Names the folder of a data partition whose value is NULL."""
+_LONGEST_LABEL, _KEPT_OF_LABEL, _LABEL_DIGITS = 60, 40, 16
+"""In bytes, characters, digits. A folder's name has 180 bytes after that of a column: 60 escaped ones, or these 40 + 17."""
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
 _WITHOUT_STATS = ("BOOLEAN", "BINARY", "ARRAY")
@@ -64,11 +67,25 @@ def definition(column: Column) -> str:
 def partition_expression(partition: PartitionBy, column: str) -> str:
     """Returns SQL for the text that names a row's data partition, in UTC. `column` is SQL.
 
-    The text that stands for NULL in names of folders is NULL: Spark would write both into one file.
+    The text that stands for NULL in names of folders is NULL: Spark would write both into one file. A long text is cut
+    as by `partition_label`.
     """
-    if partition.unit == "value":
-        return f"NULLIF(CAST({column} AS STRING), {text_literal(NULL_PARTITION)})"
-    return f"date_format({column}, {text_literal(_FORMATS[partition.unit])})"
+    if partition.unit != "value":
+        return f"date_format({column}, {text_literal(_FORMATS[partition.unit])})"
+    text = f"NULLIF(CAST({column} AS STRING), {text_literal(NULL_PARTITION)})"
+    cut = f"concat(left({text}, {_KEPT_OF_LABEL}), '~', left(sha2({text}, 256), {_LABEL_DIGITS}))"
+    return f"IF(octet_length({text}) > {_LONGEST_LABEL}, {cut}, {text})"
+
+
+def partition_label(text: str) -> str:
+    """Returns the text that names the data partition of a value, which has to fit the name of a folder.
+
+    A text of more than 60 bytes is cut to its first 40 characters, and to the beginning of its hash.
+    """
+    octets = text.encode()
+    if len(octets) <= _LONGEST_LABEL:
+        return text
+    return f"{text[:_KEPT_OF_LABEL]}~{hashlib.sha256(octets).hexdigest()[:_LABEL_DIGITS]}"
 
 
 def check_partitions(table: LakeTable) -> None:

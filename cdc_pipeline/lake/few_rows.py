@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import encode_component, lake_key
-from cdc_pipeline.lake.columns import NULL_PARTITION, stats_columns
+from cdc_pipeline.lake.columns import NULL_PARTITION, partition_label, stats_columns
 from cdc_pipeline.lake.file_stats import delta_stats
 from cdc_pipeline.lake.new_shape import physical_names
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
@@ -63,8 +63,8 @@ def compact_few(store: ObjectStore, table: LakeTable, work: Compaction, on_step:
 
 
 def _in_log(value: str | None) -> str | None:
-    """Returns the value of a data partition as Delta's log has it, where the empty text stands for NULL."""
-    return None if value in {"", NULL_PARTITION} else value
+    """Returns the label of a data partition as Delta's log has it, where the empty text stands for NULL."""
+    return None if value is None or value in {"", NULL_PARTITION} else partition_label(value)
 
 
 def _is_named(table: LakeTable, work: Compaction) -> bool:

@@ -45,7 +45,11 @@ def parse_type(written: str) -> str:
 
 
 class PartitionBy(Frozen):
-    """A column by which the lake's files are partitioned. It must be immutable and have few distinct values."""
+    """A column by which the lake's files are partitioned. It must be immutable and have few distinct values.
+
+    The lake has the text that names a row's folder in `_cdc_<column>_<unit>`. A value of more than 60 bytes is cut
+    there to its first 40 characters, `~` and 16 digits of its SHA-256; the column itself keeps the whole value.
+    """
 
     column: str = Field(description="the column; its value never changes in a row")
     unit: Literal["value", "year", "month", "day", "hour"] = Field(

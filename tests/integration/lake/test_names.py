@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.append_or_merge import Upsert
-from cdc_pipeline.lake.columns import NULL_PARTITION
+from cdc_pipeline.lake.columns import NULL_PARTITION, partition_label
 from cdc_pipeline.lake.protocol import Compaction, LakePublication, LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -109,10 +109,38 @@ def test_the_text_that_names_the_folder_of_null_is_a_value_like_any_other(
     assert lake_values(store, table)[1,] == (NULL_PARTITION, 2)
 
 
-def test_an_error_says_that_the_value_of_a_data_partition_is_too_long(lake: SparkLake, store: LocalObjectStore) -> None:
+@pytest.mark.parametrize("upsert", ["append", "merge"])
+def test_a_value_of_any_length_names_a_folder_that_a_file_system_takes(
+    session: SparkSession, store: LocalObjectStore, upsert: Upsert
+) -> None:
+    name, texts = "n" * 63, ("%" * 60, "\U0001f600" * 300, "x" * 3000, "x" * 3001)
+    schema = TableSchema(columns=(Column(name="id", type="int8"), Column(name=name, type="text")), key=("id",))
+    table = table_of(schema, name=f"shop.public.long_{upsert}", partition_by=(PartitionBy(column=name),))
+    lake = spark_lake(session, store, 1000, upsert)
+    lake.create_table(table)
+    key = put_staged(store, table, {"id": [0], name: [texts[2]]})
+    work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
+    one = replace(work, partition=((f"_cdc_{name}_value", texts[2]),))
+    few, many = lake.compact(table, one), lake.compact(table, replace(work, attempt="2", target_files=2))
+    assert few[0].partition_values == many[0].partition_values
+    lake.publish(table, LakePublication(snapshot_id="s1", files=few, fence_number=0))
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, id_, **{name: text}) for id_, text in enumerate(texts, 1)]))
+    lake.upsert(table, feed.claim([event("u", 2, 0, **{name: texts[1]}), event("u", 2, 3)]))
+    assert lake_values(store, table) == {
+        (id_,): (text,) for id_, text in {0: texts[1], **dict(enumerate(texts, 1))}.items()
+    }
+    labels = {row["id"]: row[f"_cdc_{name}_value"] for row in lake_table_rows(store, table)}
+    assert labels == {0: labels[2], **{id_: partition_label(text) for id_, text in enumerate(texts, 1)}}
+    assert labels[1] == texts[0]
+    assert labels[3] != labels[4]
+
+
+def test_an_error_says_that_the_name_of_a_data_partition_is_too_long(lake: SparkLake, store: LocalObjectStore) -> None:
     """It becomes the name of a folder, of which a file system takes 255 bytes. Spark itself says only what it wrote."""
-    table = table_of(name="shop.public.long", partition_by=(PartitionBy(column="name"),))
+    schema = TableSchema(columns=(Column(name="id", type="int8"), Column(name="n" * 250, type="text")), key=("id",))
+    table = table_of(schema, name="shop.public.long", partition_by=(PartitionBy(column="n" * 250),))
     lake.create_table(table)
     feed = Feed(store=store, table=table)
     with pytest.raises(LakeError, match=r"caused by java.io.IOException: Mkdirs failed to create"):
-        lake.upsert(table, feed.claim([event("i", 1, 1, name="é" * 130, age=1)]))
+        lake.upsert(table, feed.claim([event("i", 1, 1, **{"n" * 250: "x"})]))

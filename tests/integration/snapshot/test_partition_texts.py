@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.lake.columns import partition_expression
+from cdc_pipeline.lake.columns import partition_expression, partition_label
 from cdc_pipeline.settings import PartitionBy
 from snapshot.snapshot_to_staging import partition_values
 
@@ -57,3 +57,11 @@ def test_values_have_the_same_names_in_both(spark: SparkSession) -> None:
     parts = [PartitionBy(column=name) for name in VALUES]
     for part, named in zip(parts, spark_texts(spark, VALUES, parts), strict=True):
         assert partition_values(pa.chunked_array([VALUES[part.column]]), part).to_pylist() == named, part
+
+
+def test_long_values_have_the_same_labels_in_both(spark: SparkSession) -> None:
+    texts = [character * count for character in "a%é\U0001f600" for count in (15, 16, 30, 31, 60, 61, 300)]
+    (named,) = spark_texts(spark, {"text": pa.array(texts)}, [PartitionBy(column="text")])
+    assert [partition_label(text) for text in texts] == named
+    assert [label == text for label, text in zip(named, texts, strict=True)] == [len(t.encode()) <= 60 for t in texts]
+    assert len(set(named)) == len(texts)
