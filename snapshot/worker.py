@@ -18,9 +18,9 @@ from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import MOST_ATTEMPTS
 from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import UnfitRow
-from cdc_pipeline.sources.event_texts import snapshot_row_payload
+from cdc_pipeline.sources.event_texts import snapshot_row_payload, with_numbers
 from cdc_pipeline.steps import OnStep
 from snapshot.exports import OpensCopies
 from snapshot.hand_offs import CompactedFiles, SnapshotFile, StagedFiles, StagedPartition, input_of, to_json
@@ -144,14 +144,18 @@ class SnapshotWorker:
         staging = self._snapshot_to_staging(snapshot)
         exported = staging.export(snapshot.exported_snapshot, task.input, f"{task.ordinal:06d}")
         if exported.unfit:
-            self._quarantine(snapshot, task, exported.unfit)
+            self._quarantine(snapshot, task, exported.unfit, staging.schema)
         return Done(output=to_json(exported.output), rows=exported.rows, size_bytes=exported.size_bytes)
 
-    def _quarantine(self, snapshot: Snapshot, task: SnapshotTask, unfit: Sequence[UnfitRow]) -> None:
+    def _quarantine(
+        self, snapshot: Snapshot, task: SnapshotTask, unfit: Sequence[UnfitRow], schema: TableSchema
+    ) -> None:
         """Quarantines rows; durable on return. The rows of a task are quarantined once, however often it is tried."""
         rows = [
             QuarantinedRow(
-                column=row.column, reason=row.reason, payload=snapshot_row_payload(row.texts, snapshot.cutoff_time)
+                column=row.column,
+                reason=row.reason,
+                payload=with_numbers(snapshot_row_payload(row.texts, snapshot.cutoff_time), schema),
             )
             for row in unfit
         ]

@@ -42,7 +42,7 @@ HISTORY_IN_FILES = tuple(name for name, _ in HISTORY_TYPES if name != CURRENT)
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """Names the folder of a data partition whose value is NULL."""
 _LONGEST_LABEL, _KEPT_OF_LABEL, _LABEL_DIGITS = 60, 40, 16
-"""Bytes, characters, digits. A folder's name has 180 bytes beside a column's name: 60 escaped ones, or these 40 + 17."""
+"""Bytes, characters, digits. A folder's name has 180 bytes beside a column's name: 60 escaped ones, or 40 and 17."""
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
 _WITHOUT_STATS = ("BOOLEAN", "BINARY", "ARRAY")

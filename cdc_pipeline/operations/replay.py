@@ -96,6 +96,7 @@ class Replay:
         return ", ".join(
             f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
             for before, column in changed_types(known.columns, schema.columns)
+            if before.number == column.number
         )
 
     def _decode(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:

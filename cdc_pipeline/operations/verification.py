@@ -1,7 +1,7 @@
 """Verifies that lake equals source: compares the source's rows as of one position with the lake version of it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Event
@@ -204,9 +204,9 @@ def _extra(registered: LakeTable, shape: Shape, in_source: set[str]) -> tuple[st
     return tuple(name for name in shape.shown if name not in in_source and name not in hidden)
 
 
-def _as_in_lake(registered: LakeTable, known: Mapping[str, Column], columns: Sequence[Column]) -> tuple[Column, ...]:
+def _as_in_lake(registered: LakeTable, known: Sequence[Column], columns: Sequence[Column]) -> tuple[Column, ...]:
     """Returns the columns with the types that they have in the lake: a value that does not fit is a difference."""
     with_number = [column for column in registered.schema.columns if column.number is not None]
     numbered = {column.number: column.type for column in with_number}
-    types = {column.name: column.type for column in columns} | {name: column.type for name, column in known.items()}
+    types = {column.name: column.type for column in (*columns, *known)}
     return tuple(replace(column, type=numbered.get(column.number) or types[column.name]) for column in columns)

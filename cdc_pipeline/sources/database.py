@@ -34,7 +34,7 @@ class DatabaseSource:
         table: KnownTable,
         events: Sequence[QuarantinedText],
         *,
-        columns: Mapping[str, Column],
+        columns: Sequence[Column],
         stream_partitions: Collection[int],
     ) -> Sequence[DecodedEvents]:
         del stream_partitions

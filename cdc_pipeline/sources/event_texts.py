@@ -26,6 +26,7 @@ from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.types import ColumnType, arrow_schema, parse_text, resolve
 from cdc_pipeline.types.masks import rows_refused, without
 
+COLUMN_NUMBERS = OWN_PREFIX + "numbers"
 Mask = npt.NDArray[np.bool_]
 Payload = Mapping[str, str | None]
 _NOT_UTF8 = "surrogateescape"
@@ -139,6 +140,18 @@ def snapshot_row_payload(texts: Mapping[str, bytes | None], cutoff_time: datetim
     """Returns the payload of a copied row, as an insert at the time of the cutoff."""
     own = {OPERATION: Operation.INSERT.value, COMMIT_TIME: cutoff_time.isoformat(), TRANSACTION: None, ABSENT: None}
     return {**own, **{name: _decoded(octets) for name, octets in texts.items()}}
+
+
+def with_numbers(event: Payload, schema: TableSchema) -> dict[str, str | None]:
+    """Adds the columns' numbers to a payload, as far as they have any, since another column may get the name of one."""
+    numbers = {column.name: column.number for column in schema.columns if column.number is not None}
+    return {**event, COLUMN_NUMBERS: json.dumps(numbers, ensure_ascii=False)} if numbers else dict(event)
+
+
+def numbers_in(event: Payload) -> dict[str, int]:
+    """Returns the numbers of a payload's columns by name; none for a column that had none."""
+    numbers: dict[str, int] = json.loads(event.get(COLUMN_NUMBERS) or "{}")
+    return numbers
 
 
 def payload_columns(event: Payload) -> tuple[str, ...]:

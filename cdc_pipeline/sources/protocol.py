@@ -273,10 +273,10 @@ class Source(Protocol):
         table: KnownTable,
         events: Sequence[QuarantinedText],
         *,
-        columns: Mapping[str, Column],
+        columns: Sequence[Column],
         stream_partitions: Collection[int],
     ) -> Sequence[DecodedEvents]:
-        """Decodes quarantined events into rows of the table as it is now. `columns`: every column it ever had.
+        """Decodes quarantined events into rows of the table as it is now. `columns`: all that it ever had.
 
         `stream_partitions`: all partitions of the stream, since versions may depend on their number.
         """

@@ -1,7 +1,7 @@
 """Decodes quarantined events, from the source's texts, into rows of slice files with the table's present types."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Protocol
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.event_texts import events_of, payload_columns, typed_rows
+from cdc_pipeline.sources.event_texts import events_of, numbers_in, payload_columns, typed_rows
 
 
 class QuarantinedText(Protocol):
@@ -45,33 +45,39 @@ class DecodedEvents:
 
 
 def decode_texts(
-    entries: Iterable[QuarantinedText], newest: TableSchema, known: Mapping[str, Column]
+    entries: Iterable[QuarantinedText], newest: TableSchema, known: Sequence[Column]
 ) -> list[DecodedEvents]:
-    """Decodes payloads that hold the source's texts by column. `known`: every column that the table ever had, by name.
+    """Decodes payloads that hold the source's texts by column. `known`: every column of the table, the last type last.
 
-    Returns one entry per set of columns.
+    A value belongs to the column with the number that its column had, whatever the name of either is by now. Returns
+    one entry per set of columns.
     """
+    last: dict[str | int, Column] = {column.name: column for column in known}
+    last |= {column.number: column for column in known if column.number is not None}
     in_order = sorted(entries, key=lambda entry: (_columns(entry, newest), entry.quarantine_id))
     return [
-        _decode_texts(list(group), names, newest, known)
-        for names, group in groupby(in_order, key=lambda entry: _columns(entry, newest))
+        _decode_texts(list(group), {name: last.get(number or name) for name, number in columns}, newest)
+        for columns, group in groupby(in_order, key=lambda entry: _columns(entry, newest))
     ]
 
 
-def _columns(entry: QuarantinedText, newest: TableSchema) -> tuple[str, ...]:
-    """Returns the columns that the event has, followed by missing columns of the id."""
-    return tuple(dict.fromkeys((*payload_columns(entry.payload), *newest.key)))
+def _columns(entry: QuarantinedText, newest: TableSchema) -> tuple[tuple[str, int], ...]:
+    """Returns names and numbers (0: none) of the event's columns, followed by missing columns of the id."""
+    numbers = numbers_in(entry.payload)
+    names = dict.fromkeys((*payload_columns(entry.payload), *newest.key))
+    return tuple((name, numbers.get(name, 0)) for name in names)
 
 
 def _decode_texts(
-    entries: Sequence[QuarantinedText], names: tuple[str, ...], newest: TableSchema, known: Mapping[str, Column]
+    entries: Sequence[QuarantinedText], columns: Mapping[str, Column | None], newest: TableSchema
 ) -> DecodedEvents:
-    unknown = next((name for name in names if name not in known), None)
+    unknown = next((name for name, column in columns.items() if column is None), None)
     if unknown is not None:
         why = f"the type of {unknown} is not known before the table's next event that fits"
         refused = {entry.quarantine_id: why for entry in entries}
         return DecodedEvents(schema=newest, rows=event_schema(newest).empty_table(), refused=refused)
-    schema = TableSchema(columns=tuple(known[name] for name in names), key=newest.key)
+    found = tuple(replace(column, name=name) for name, column in columns.items() if column is not None)
+    schema = TableSchema(columns=found, key=newest.key)
     versions = [_version(entry, schema) for entry in entries]
     events = events_of([entry.payload for entry in entries], versions, schema)
     rows, misfits = typed_rows(events, schema)

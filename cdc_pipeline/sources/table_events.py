@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_pipeline.record import Operation, TableName, TableSchema
-from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
+from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows, with_numbers
 from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
 
 _OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
@@ -37,7 +37,7 @@ def table_events(
         rows=rows if fits.all() else rows.filter(pa.array(fits)),
         commit_position=commit_position[fits],
         stream_partition=partitions[fits],
-        unfit=tuple(_unfit(texts, misfit, partitions, commit_position) for misfit in misfits),
+        unfit=tuple(_unfit(texts, schema, misfit, partitions, commit_position) for misfit in misfits),
     )
 
 
@@ -75,12 +75,14 @@ def _layout(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint
     return starts, data.astype(np.uint64)
 
 
-def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: Integers) -> UnfitEvent:
+def _unfit(
+    events: EventTexts, schema: TableSchema, misfit: Misfit, partitions: Integers, positions: Integers
+) -> UnfitEvent:
     return UnfitEvent(
         stream_partition=int(partitions[misfit.row]),
         version=events.version[misfit.row].as_py(),
         commit_position=int(positions[misfit.row]),
         column=misfit.column,
         reason=misfit.reason,
-        payload=payload(events, misfit.row),
+        payload=with_numbers(payload(events, misfit.row), schema),
     )

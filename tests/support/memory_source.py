@@ -123,7 +123,7 @@ class MemorySource:
         table: KnownTable,
         events: Sequence[QuarantinedText],
         *,
-        columns: Mapping[str, Column],
+        columns: Sequence[Column],
         stream_partitions: Collection[int],
     ) -> Sequence[DecodedEvents]:
         del stream_partitions

@@ -121,8 +121,8 @@ class Tables:
                 connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(schema_id=schema_id))
         return schema_id
 
-    def known_columns(self, table_id: int) -> dict[str, Column]:
-        """Returns every column that the table ever had, by name, with its last type."""
+    def known_columns(self, table_id: int) -> tuple[Column, ...]:
+        """Returns every column that the table ever had, once per schema, oldest schema first and the newest last."""
         query = select(_SCHEMA.c.document).where(_SCHEMA.c.table_id == table_id).order_by(_SCHEMA.c.first_offset)
         newest = select(_SCHEMA.c.document).join(
             _TABLE, (_TABLE.c.table_id == _SCHEMA.c.table_id) & (_TABLE.c.schema_id == _SCHEMA.c.schema_id)
@@ -132,7 +132,7 @@ class Tables:
                 *connection.scalars(query),
                 *connection.scalars(newest.where(_TABLE.c.table_id == table_id)),
             ]
-        return {column.name: column for document in documents for column in TableSchema.from_json(document).columns}
+        return tuple(column for document in documents for column in TableSchema.from_json(document).columns)
 
     def schema(self, table_id: int, schema_id: str) -> TableSchema:
         """Returns the schema. Raises RegistryError for a schema that the store does not have."""

@@ -1,6 +1,6 @@
 """What all sources of Debezium's events without a database of their own have in common."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Never
@@ -87,7 +87,7 @@ class EventsAlone:
         table: KnownTable,
         events: Sequence[QuarantinedText],
         *,
-        columns: Mapping[str, Column],
+        columns: Sequence[Column],
         stream_partitions: Collection[int],
     ) -> Sequence[DecodedEvents]:
         """Decodes quarantined lines or records with the present pipeline.yml, and quarantined rows of a snapshot."""

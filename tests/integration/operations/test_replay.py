@@ -189,6 +189,43 @@ def test_events_of_a_keyless_table_come_back_as_often_as_they_were(pipeline: Pip
     assert is_equal(pipeline)
 
 
+SWAPPED = ("RENAME name TO was", "RENAME body TO name", "RENAME was TO body")
+CHANGES = {
+    "names are exchanged": SWAPPED,
+    "a name is used again": ("DROP COLUMN body", "ADD COLUMN body text"),
+    "a name is used again with another type": ("DROP COLUMN body", "ADD COLUMN body int"),
+    "a column is renamed": ("RENAME body TO text",),
+}
+
+
+@pytest.mark.parametrize("of_snapshot", [False, True], ids=["event", "row of a snapshot"])
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_a_value_comes_back_into_its_own_column_whatever_the_columns_are_called_by_now(
+    pipeline: Pipeline, changes: tuple[str, ...], *, of_snapshot: bool
+) -> None:
+    if of_snapshot:
+        write(pipeline, SMALL.replace("{id}", "1"))
+    begin(pipeline)
+    if not of_snapshot:
+        go_on(pipeline, SMALL.replace("{id}", "1"))
+    for change in changes:
+        go_on(pipeline, f"ALTER TABLE {{table}} {change}")
+    go_on(pipeline, "INSERT INTO {table} (id, ends) VALUES (2, '{never}')", "INSERT INTO {table} (id) VALUES (3)")
+    assert mend_and_replay(pipeline) == 2
+    assert is_equal(pipeline)
+
+
+def test_rows_of_a_keyless_table_come_back_under_names_that_were_exchanged(pipeline: Pipeline) -> None:
+    begin(pipeline)
+    go_on(pipeline, "ALTER TABLE {table}_bag ADD COLUMN body text")
+    go_on(pipeline, "INSERT INTO {table}_bag VALUES ('a', '{never}', 'x'), ('a', '{never}', 'x'), ('fits', NULL, 'y')")
+    for change in SWAPPED:
+        go_on(pipeline, f"ALTER TABLE {{table}}_bag {change}")
+    go_on(pipeline, "DELETE FROM {table}_bag WHERE body = 'fits'", "INSERT INTO {table}_bag VALUES ('n', NULL, 'b')")
+    assert mend_and_replay(pipeline) == 2
+    assert is_equal(pipeline)
+
+
 def test_events_of_a_table_that_is_no_longer_listed_wait_on(pipeline: Pipeline) -> None:
     begin(pipeline)
     go_on(pipeline, SMALL.replace("{id}", "1"))

@@ -35,8 +35,8 @@ def kept(number: int, *, snapshot_id: str | None = None, **texts: str | None) ->
     )
 
 
-def known(*columns: Column) -> dict[str, Column]:
-    return {column.name: column for column in columns}
+def known(*columns: Column) -> tuple[Column, ...]:
+    return columns
 
 
 def test_a_column_that_went_is_still_the_events_and_one_that_came_later_is_not() -> None:
