@@ -138,6 +138,7 @@ class DebeziumTables:
             check_excluded(settings, key, schema.names)
         if settings.table in self._upserts:
             refuse_coarse_key(event, schema, settings)
+        _note_added(schema, self._known.get(settings.table), settings)
         gone = frozenset(schema.names) - fields.keys() - settings.columns.keys() if fields else frozenset[str]()
         return Layout(table=settings.table, schema=schema, fields=fields, gone=gone)
 
@@ -180,6 +181,19 @@ class DebeziumTables:
                 self._left_out.add((layout.table, name))
                 shown = printable(name)
                 log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
+
+
+def _note_added(schema: TableSchema, known: TableSchema | None, settings: TableSettings) -> None:
+    """Logs new columns of a keyless table. Events do not show which value the rows from before have in them."""
+    added = [] if known is None or not schema.is_keyless else schema.without(known.names).names
+    if added:
+        log.warning(
+            "columns added to a table without an id",
+            table=settings.name,
+            columns=[*map(printable, added)],
+            found="they are NULL in the lake's rows: no old row with another value there finds one of these",
+            remedy="if they have a default, read a new snapshot of the table under another name, or with an id",
+        )
 
 
 def _is_named(table: TableName, source: Fields) -> bool:

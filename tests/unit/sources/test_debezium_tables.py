@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
@@ -74,3 +75,19 @@ def test_a_tombstone_whose_key_has_no_schema_waits_for_the_columns() -> None:
     reader = Decoding(orders(id=("id", "at")), upserts={ORDERS})
     reader.send(None, key=key(1)["payload"])
     assert ["are not known" in why for why in reader.refused] == [True]
+
+
+def test_a_column_that_is_added_to_a_keyless_table_is_warned_of_once() -> None:
+    """An old row that shows its default finds no row of the lake, which has NULL there."""
+
+    def insert(lsn: int, **row: Any) -> dict[str, Any]:
+        after = {"field": "after", "fields": [{"field": name, "type": "string"} for name in row]}
+        return {"schema": {"fields": [after]}, "payload": postgres("c", lsn, after=row)}
+
+    with capture_logs() as logs:
+        reader = Decoding(orders())
+        reader.send(insert(10, v="x"), insert(20, v="x", w="y"), insert(30, v="x"), insert(40, v="x", w="y"))
+        (events,) = reader.events[-1:]
+        Decoding(orders(), known={ORDERS: events.schema}).send(insert(50, v="x", w="y"))
+        Decoding(orders(id=("v",))).send(insert(10, v="x"), insert(20, v="x", w="y"))
+    assert [(each["table"], each["columns"]) for each in logs if "added" in each["event"]] == [(str(ORDERS), ["w"])]
