@@ -2,12 +2,15 @@
 
 import codecs
 import io
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from secrets import token_hex
 from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from cdc_pipeline.settings.change_files import CsvSettings
@@ -16,7 +19,6 @@ from cdc_pipeline.sources.files.record_values import json_line
 
 UTF8, OCTETS = "utf8", "latin1"
 """How a file is read: as text, or each byte as the character that has its number."""
-_BLOCK_BYTES = 16 << 20
 _HEAD_BYTES = 64 << 10
 _LINE_ENDS = b"\r\n"
 
@@ -24,43 +26,55 @@ Open = Callable[[], BinaryIO]
 
 
 def csv_batches(
-    open_file: Open, settings: CsvSettings, columns: Sequence[str], encoding: str
+    open_file: Open, settings: CsvSettings, columns: Sequence[str], encoding: str, block_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """Every value is a text; unquoted `csv.null` is NULL. A row with too few or too many fields becomes UNREAD.
 
     `columns`: those of a file without a header. `encoding`: UTF8 raises UnicodeDecodeError for a file that is not UTF-8
-    throughout; read it with OCTETS then. Arrow does not show an invalid row that is not UTF-8.
+    throughout; read it with OCTETS then. Arrow does not show an invalid row that is not UTF-8, and raises ArrowInvalid
+    for one that is longer than `block_bytes`. Raises ValueError for a file that ends inside quotes.
     """
-    invalid: list[pa.csv.InvalidRow] = []
-
-    def keep(row: pa.csv.InvalidRow) -> str:
-        invalid.append(row._replace(text=row.text.encode(encoding).decode(errors="surrogateescape")))
-        return "skip"
-
     opened = partial(_opened_text, open_file)
     if not _has_rows(opened, settings):
         return
-    names = columns
-    if settings.header:
-        names = _header(opened, settings)
+    names = _header(opened, settings, block_bytes) if settings.header else columns
+    end = token_hex() + settings.delimiter * len(names)
+    # Arrow calls `keep` while it parses, in a thread of its own: invalid rows of later batches may be here already.
+    invalid, ends = deque[pa.csv.InvalidRow](), list[pa.csv.InvalidRow]()
+
+    def keep(row: pa.csv.InvalidRow) -> str:
+        is_end = row.text == end
+        (ends if is_end else invalid).append(row._replace(text=_escaped(row.text, encoding)))
+        return "skip"
+
     number = 2 if settings.header else 1
-    text = _Utf8File(opened()) if encoding == UTF8 else opened()
-    with text as file, _opened_csv(file, settings, names, keep, encoding=encoding) as reader:
+    text = _WithEnd(opened(), f"\n{end}\n".encode(), encoding)
+    with text as file, _opened_csv(file, settings, names, keep, block_bytes, encoding=encoding) as reader:
         for batch in reader:
-            first = number
-            number += batch.num_rows + len(invalid)
-            yield _with_unread(_texts(_octets(batch, encoding), names), invalid.copy(), first)
-            invalid.clear()
+            first, found = number, list[pa.csv.InvalidRow]()
+            number += batch.num_rows
+            while invalid and invalid[0].number <= number:
+                found.append(invalid.popleft())
+                number += 1
+            yield _with_unread(_texts(batch, names, encoding), found, first)
+    if not ends:
+        message = "it ends inside quotes, so its end is missing"
+        raise ValueError(message)
     if invalid:
-        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in names], names)
-        yield _with_unread(_texts(nothing, names), invalid, number)
+        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary()) for _ in names], names)
+        yield _with_unread(_texts(nothing, names, encoding), invalid, number)
 
 
-class _Utf8File(io.RawIOBase):
-    """Reads a file. `read` raises UnicodeDecodeError for bytes that are not UTF-8; Arrow checks them fastest."""
+class _WithEnd(io.RawIOBase):
+    """Reads a file and, behind it, a row that Arrow finds invalid unless the file ends inside quotes.
 
-    def __init__(self, file: BinaryIO) -> None:
+    With UTF8, `read` raises UnicodeDecodeError for bytes that are not UTF-8; Arrow checks them fastest.
+    """
+
+    def __init__(self, file: BinaryIO, end: bytes, encoding: str) -> None:
         self._file = file
+        self._end = end
+        self._is_checked = encoding == UTF8
         self._rest = b""
         """The end of the bytes that were read, if it may be a part of a character."""
 
@@ -69,6 +83,13 @@ class _Utf8File(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         octets = self._file.read(size)
+        if not octets:
+            octets, self._end = self._end, b""
+        if self._is_checked:
+            self._check(octets)
+        return octets
+
+    def _check(self, octets: bytes) -> None:
         found = self._rest + octets
         end = next((len(found) - back for back in (1, 2, 3) if octets and found[-back:][:1] >= b"\xc0"), len(found))
         found, self._rest = found[:end], found[end:]
@@ -76,7 +97,6 @@ class _Utf8File(io.RawIOBase):
             pa.array([found], pa.binary()).cast(pa.string())
         except pa.ArrowInvalid:
             found.decode()
-        return octets
 
     def close(self) -> None:
         self._file.close()
@@ -91,19 +111,6 @@ def _opened_text(open_file: Open) -> BinaryIO:
     return file
 
 
-def _octets(batch: pa.RecordBatch, encoding: str) -> pa.RecordBatch:
-    """Returns the values as the bytes that the file has."""
-    if encoding == UTF8:
-        return batch
-    columns = [
-        pa.array(
-            [None if value is None else value.decode().encode(encoding) for value in column.to_pylist()], pa.binary()
-        )
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-
 def _has_rows(open_file: Open, settings: CsvSettings) -> bool:
     """Returns whether a CSV file has more than line ends, and a header that has a line end."""
     begun = False
@@ -116,14 +123,14 @@ def _has_rows(open_file: Open, settings: CsvSettings) -> bool:
     return False
 
 
-def _header(open_file: Open, settings: CsvSettings) -> tuple[str, ...]:
+def _header(open_file: Open, settings: CsvSettings, most_bytes: int) -> tuple[str, ...]:
     """Parses the beginning of the file; more of it if its first rows are longer than that."""
     opened = partial(_opened_csv, settings=settings, names=(), invalid=lambda _: "skip", encoding=OCTETS)
     try:
         with open_file() as file, opened(file, block_bytes=_HEAD_BYTES) as reader:
             names = reader.schema.names
     except pa.ArrowInvalid:
-        with open_file() as file, opened(file) as reader:
+        with open_file() as file, opened(file, block_bytes=most_bytes) as reader:
             names = reader.schema.names
     return unique_names([name.encode(OCTETS).decode() for name in names])
 
@@ -142,7 +149,7 @@ def _opened_csv(
     settings: CsvSettings,
     names: Sequence[str],
     invalid: Callable[[pa.csv.InvalidRow], str],
-    block_bytes: int = _BLOCK_BYTES,
+    block_bytes: int,
     *,
     encoding: str,
 ) -> pa.csv.CSVStreamingReader:
@@ -168,27 +175,32 @@ def _opened_csv(
     )
 
 
-def _texts(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+def _texts(batch: pa.RecordBatch, names: Sequence[str], encoding: str) -> pa.RecordBatch:
     """Returns the columns as texts, and UNREAD behind them: the lines of rows that are not UTF-8."""
-    try:
-        texts = [column.cast(pa.string()) for column in batch.columns]
-        return pa.RecordBatch.from_arrays([*texts, pa.nulls(batch.num_rows, pa.binary())], [*names, UNREAD])
-    except pa.ArrowInvalid:
-        pass
-    columns = [
-        [None if value is None else value.decode(errors="surrogateescape") for value in column.to_pylist()]
-        for column in batch.columns
-    ]
-    rows = list(zip(*columns, strict=True))
-    strange = [any(text is not None and not _is_utf8(text) for text in row) for row in rows]
-    nothing = [None] * len(names)
-    found = [nothing if is_strange else row for row, is_strange in zip(rows, strange, strict=True)]
-    lines = [
-        json_line(dict(zip(names, row, strict=True))) if is_strange else None
-        for row, is_strange in zip(rows, strange, strict=True)
-    ]
-    texts = [pa.array(column, pa.string()) for column in zip(*found, strict=True)]
-    return pa.RecordBatch.from_arrays([*texts, pa.array(lines, pa.binary())], [*names, UNREAD])
+    texts, strange = [column.view(pa.string()) for column in batch.columns], set[int]()
+    for at, column in enumerate(texts):
+        if encoding == UTF8 or pc.all(pc.string_is_ascii(column), min_count=0).as_py():
+            continue
+        found = [None if text is None else _escaped(text, encoding) for text in column.to_pylist()]
+        unfit = {row for row, text in enumerate(found) if text is not None and not _is_utf8(text)}
+        texts[at] = pa.array([None if row in unfit else text for row, text in enumerate(found)], pa.string())
+        strange |= unfit
+    lines = pa.nulls(batch.num_rows, pa.binary())
+    if strange:
+        lines = pa.array([_line(batch, row, names) if row in strange else None for row in range(batch.num_rows)])
+    return pa.RecordBatch.from_arrays([*texts, lines], [*names, UNREAD])
+
+
+def _line(batch: pa.RecordBatch, row: int, names: Sequence[str]) -> bytes:
+    """Returns a row of a batch that was read as OCTETS as a line of JSON."""
+    values = [column[row].as_py() for column in batch.columns]
+    texts = [None if value is None else _escaped(value.decode(), OCTETS) for value in values]
+    return json_line(dict(zip(names, texts, strict=True)))
+
+
+def _escaped(text: str, encoding: str) -> str:
+    """Returns what the bytes of a text are in UTF-8; a byte that is not UTF-8 becomes half a surrogate pair."""
+    return text.encode(encoding).decode(errors="surrogateescape")
 
 
 def _is_utf8(text: str) -> bool:

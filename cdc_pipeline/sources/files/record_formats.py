@@ -26,6 +26,10 @@ from cdc_pipeline.sources.files.record_values import json_line
 _BATCH_ROWS = 32_768
 _LINES_BYTES = 2 << 20
 _HELD_BYTES = 20 << 20
+_CSV_BLOCK_BYTES = (16 << 20, 64 << 20, 256 << 20)
+"""How much of a CSV file is parsed at once: more if one of its rows is longer."""
+_LONG_ROW = "straddling object"
+"""In what Arrow raises for a row that is longer than a block."""
 _KNOWN_TYPES = {
     pa.null(): pa.string(),
     pa.float16(): pa.float32(),
@@ -110,7 +114,18 @@ def _computable(column: pa.Array) -> pa.Array:
 
 
 def _csv_blocks(open_file: Open, layout: FileLayout) -> Blocks:
-    batches = partial(csv_batches, open_file, layout.csv, layout.columns)
+    for block_bytes in _CSV_BLOCK_BYTES:
+        try:
+            return _csv_read(open_file, layout, block_bytes)
+        except pa.ArrowInvalid as error:
+            if _LONG_ROW not in str(error):
+                raise
+    message = f"it has a row of more than {_CSV_BLOCK_BYTES[-1] >> 20} MiB, or a quote that is never closed"
+    raise ValueError(message)
+
+
+def _csv_read(open_file: Open, layout: FileLayout, block_bytes: int) -> Blocks:
+    batches = partial(csv_batches, open_file, layout.csv, layout.columns, block_bytes=block_bytes)
     try:
         return _spooled(batches(UTF8))
     except UnicodeDecodeError:
