@@ -231,3 +231,14 @@ class ObjectExists(CdcError):
 
 class ObjectMissing(CdcError):
     pass
+
+
+def is_outage(error: Exception) -> bool:
+    """Returns whether a server or a disk failed. A damaged Parquet file is no outage.
+
+    Arrow raises a plain OSError without a number for such a file. For a server of S3 it does, too, and names AWS then.
+    """
+    if isinstance(error, CdcError):
+        return error.outage
+    is_damage = type(error) is OSError and error.errno is None and "AWS Error" not in str(error)
+    return isinstance(error, OSError) and not is_damage

@@ -22,7 +22,16 @@ from cdc_pipeline.apply.next_move import (
     next_move,
 )
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, StaleEpoch, StoreAway, TableStale, redacted
+from cdc_pipeline.errors import (
+    CdcError,
+    FenceMismatch,
+    LeaseBusy,
+    StaleEpoch,
+    StoreAway,
+    TableStale,
+    is_outage,
+    redacted,
+)
 from cdc_pipeline.lake.protocol import LakeTable, UpsertOutcome
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
@@ -231,8 +240,9 @@ class SliceWorker:
     def _pause(self, lease: Lease, table: TableName, error: Exception) -> None:
         is_foreseen = isinstance(error, (CdcError, OSError))
         found = redacted(str(error) if is_foreseen else f"{type(error).__name__}: {error}")
-        is_outage = isinstance(error, OSError) or (isinstance(error, CdcError) and error.outage)
-        pause = self.work.store.failures.record(lease, found, retry_policy=self.retry_policy, is_outage=is_outage)
+        pause = self.work.store.failures.record(
+            lease, found, retry_policy=self.retry_policy, is_outage=is_outage(error)
+        )
         words = "table parked" if pause.parks else "table pauses"
         log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=found)
 

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, is_outage
 from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
@@ -77,7 +77,7 @@ class Maintenance:
         try:
             return self.work.lake.optimize(table, self.need), None
         except Exception as error:  # every error but an outage is caught, so that the rest of maintenance is done
-            if isinstance(error, OSError) or (isinstance(error, CdcError) and error.outage):
+            if is_outage(error):
                 raise
             log.exception("files were not rewritten", table=str(table.name))
             return Optimization(), error if isinstance(error, CdcError) else LakeError.unforeseen(error)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, LakeError, ObjectStoreAway, TablePauses
+from cdc_pipeline.errors import CdcError, LakeError, ObjectStoreAway, TablePauses, is_outage
 from cdc_pipeline.record import TableName
 
 log = structlog.get_logger()
@@ -25,9 +25,19 @@ def result_or_error(call: Callable[[], Result], table: TableName, *, otherwise: 
         log.warning(otherwise, table=str(table), found=str(error))
         return error
     except OSError as error:
-        away = ObjectStoreAway(f"a file cannot be read or written: {error}", remedy="the same call is safe to repeat")
-        log.warning(otherwise, table=str(table), found=str(away))
-        return away
+        failure = _of_file(error)
+        log.warning(otherwise, table=str(table), found=str(failure))
+        return failure
     except Exception as error:  # every error of a table is caught, so that other tables continue
         log.exception(otherwise, table=str(table))
         return LakeError.unforeseen(error)
+
+
+def _of_file(error: OSError) -> CdcError:
+    if is_outage(error):
+        return ObjectStoreAway(f"a file cannot be read or written: {error}", remedy="the same call is safe to repeat")
+    return LakeError(
+        f"a file is damaged: {error}",
+        expected="whole Parquet files",
+        remedy="bring the file back from a copy of the lake, or run cdc snapshot on the table",
+    )
