@@ -30,8 +30,20 @@ class CsvSettings(Frozen):
     header: bool = Field(
         default=True, description="the first line has the columns' names; else the order is that of `columns`"
     )
-    delimiter: str = Field(default=",", min_length=1, max_length=1, description="the character between two values")
+    delimiter: str = Field(
+        default=",", min_length=1, max_length=1, description="the ASCII character between two values, no quote"
+    )
     null: str = Field(default="", description="the unquoted text that stands for NULL")
+
+    @field_validator("delimiter")
+    @classmethod
+    def _divides(cls, delimiter: str) -> str:
+        if not delimiter.isascii() or delimiter in '"\r\n':
+            message = (
+                f"{delimiter!r} cannot be the delimiter: write an ASCII character that is no quote and no line end"
+            )
+            raise ValueError(message)
+        return delimiter
 
 
 class ChangeFilesSource(SourceWithoutUrl):

@@ -34,6 +34,7 @@ def _read(open_file: Callable[[], BinaryIO]) -> Iterator[RecordBlock]:
             if size >= _BLOCK_BYTES:
                 yield ObjectBlock(records=records, size_bytes=size)
                 records, size = [], 0
+        file.read(1)  # gzip raises EOFError again, which fastavro took for the end of the file
         yield ObjectBlock(records=records, size_bytes=size)
 
 

@@ -174,7 +174,7 @@ def read_record(text: bytes) -> Fields | None:
     if not isinstance(record, dict):
         raise Undecodable("is no JSON object")
     if UNREAD in record:
-        raise Undecodable(str(record.get(WHY)))
+        raise Undecodable(str(record.get(WHY, f"has the key {UNREAD}, which only rows that cannot be read may have")))
     return record
 
 

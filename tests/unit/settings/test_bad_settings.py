@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.database import create_store_engine
-from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.file import load_settings, matching_path
 from cdc_pipeline.settings.installation.state import open_installation
 from cdc_pipeline.sources.postgres.session import connect
@@ -147,6 +147,12 @@ def test_a_store_that_is_no_url_is_never_repeated(url: str) -> None:
 def test_a_template_with_other_parts_than_those_of_a_name_is_refused(folder: str) -> None:
     with pytest.raises(ValidationError, match="is not a folder's name: write"):
         ChangeFilesSource.model_validate({"kind": "change_files", "path": "x", "format": "upserts", "folder": folder})
+
+
+@pytest.mark.parametrize("delimiter", ["§", '"', "\n", "\r", "", ",,"])
+def test_a_delimiter_that_divides_no_values_is_refused(delimiter: str) -> None:
+    with pytest.raises(ValidationError, match=r"cannot be the delimiter|should have at (least|most) 1 character"):
+        CsvSettings(delimiter=delimiter)
 
 
 def test_the_folder_of_the_file_is_no_key() -> None:

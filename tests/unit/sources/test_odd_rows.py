@@ -1,5 +1,6 @@
 """Odd rows of CSV and Avro: a row that cannot be read is quarantined alone."""
 
+import gzip
 from datetime import date
 from pathlib import Path
 from uuid import UUID
@@ -7,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from cdc_pipeline.sources.debezium.rows import LINE
-from tests.support.change_files import ChangeFolder, avro_bytes
+from tests.support.change_files import ChangeFolder, avro_bytes, json_lines
 
 
 @pytest.mark.parametrize("header", [b"", b"Op,ts,id,name,amount\n", b"\xef\xbb\xbfOp,ts,id,name,amount\n"])
@@ -52,3 +53,25 @@ def test_an_odd_value_of_avro_is_quarantined_with_its_row(tmp_path: Path) -> Non
         "has a value that cannot be read"
     ] * len(odd)
     assert "8000000" in (read.unfit[0].payload[LINE] or "")
+
+
+def test_avro_in_gzip_that_lacks_any_byte_of_its_end_stops_its_folder(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "row", "fields": [{"name": "id", "type": "int"}]}
+    content = gzip.compress(avro_bytes([{"id": 1}], schema))
+    folder = ChangeFolder(folder=tmp_path, source={"format": "upserts"})
+    for size in range(len(content)):
+        folder.write("orders/1.avro.gz", content[:size])
+        read = folder.read()
+        assert (read.changes, "cannot be read" in str(read.error)) == ([], True), size
+    folder.write("orders/1.avro.gz", content)
+    assert len(folder.read().changes) == 1
+
+
+def test_a_record_with_the_key_of_unread_rows_is_quarantined_and_the_key_is_named(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={"format": "upserts"})
+    folder.write("orders/1.jsonl", json_lines([{"id": 1, "_cdc_unread": "x"}, {"id": 2}]))
+    read = folder.read()
+    assert [row["id"] for _, row in read.changes] == [2]
+    assert [unfit.reason for unfit in read.unfit] == [
+        "orders/1.jsonl line 1: has the key _cdc_unread, which only rows that cannot be read may have"
+    ]
