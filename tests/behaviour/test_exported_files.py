@@ -4,6 +4,7 @@ import gzip
 import io
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -103,3 +104,60 @@ def test_a_row_whose_text_is_not_utf8_does_not_fit_and_the_others_are_copied(obj
         (0, "a.parquet line 1: the value of name does not fit the lake's text")
     ]
     assert block.rows["id"].to_pylist() == [1, 2]
+
+
+def exported(objects: ObjectStore, name: str, content: bytes) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    """The rows, and the numbers and reasons of those that do not fit."""
+    objects.put_if_absent(name, content)
+    rows, unfit = list[dict[str, Any]](), list[tuple[int, str]]()
+    for block in ExportedFiles(objects=objects, csv=CsvSettings(), only=name, on_step=no_step).rows(TABLE, SCHEMA):
+        unfit += [(len(rows) + row.row, row.reason) for row in block.unfit_rows]
+        rows += block.rows.to_pylist()
+    return rows, unfit
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", b"id,amount\nbroken\n1,2\n3,4\n"),
+        ("a.jsonl", b"broken\n\n" + json_lines([{"name": "x"}])),
+        ("b.jsonl", b"[]\n" * 70_000 + json_lines([{"name": "x"}] * 20)),
+    ],
+)
+def test_a_column_that_is_missing_is_found_behind_records_that_cannot_be_read(
+    objects: ObjectStore, name: str, content: bytes
+) -> None:
+    with pytest.raises(SnapshotError, match=rf"the file {name} has no column "):
+        exported(objects, name, content)
+
+
+@pytest.mark.parametrize("times", [1, 20], ids=["record by record", "column by column"])
+def test_rows_keep_their_places_beside_blank_lines_and_rows_that_do_not_fit(objects: ObjectStore, times: int) -> None:
+    texts = [
+        '{"id":1,"name":"a","amount":"1.5"}',
+        "",
+        '{"id":2,"name":"b"}',
+        "no record",
+        '{"id":3,"name":"c","amount":"much"}',
+        '{"id":null,"name":"d"}',
+        '{"id":4,"extra":1}',
+    ]
+    rows, unfit = exported(objects, "a.jsonl", "".join(f"{text}\n" for text in texts * times).encode())
+    assert [(row["id"], row["name"], row["amount"]) for row in rows] == [
+        (1, "a", Decimal("1.50")),
+        (2, "b", None),
+        (None, None, None),
+        (3, "c", None),
+        (None, "d", None),
+        (4, None, None),
+    ] * times
+    reasons = {
+        2: (4, "is no JSON: Expecting value: line 1 column 1 (char 0): no record\n"),
+        3: (5, "the value of amount does not fit the lake's numeric(12,2)"),
+        4: (6, "the id column id is NULL"),
+    }
+    assert unfit == [
+        (time * 6 + row, f"a.jsonl line {time * 7 + line}: {why}")
+        for time in range(times)
+        for row, (line, why) in reasons.items()
+    ]

@@ -1,35 +1,29 @@
 """Copies a table from files that another program exported, in a folder or below a prefix of a bucket."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from functools import partial
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
 from cdc_pipeline.errors import ObjectMissing, SnapshotError
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
-from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
-from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
+from cdc_pipeline.sources.copied_rows import CopiedRows
+from cdc_pipeline.sources.debezium.one_line import printable
+from cdc_pipeline.sources.files.exported_rows import exported_rows
 from cdc_pipeline.sources.files.file_names import is_hidden
-from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, unreadable_name
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
 from cdc_pipeline.sources.files.row_format import text_columns
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import EPOCH
-from cdc_pipeline.types import arrow_schema, parse_debezium
 
-_BLOCK_ROWS, _BLOCK_BYTES = 4_096, 8 << 20
+_BLOCK_BYTES = 8 << 20
 _GZIP = ".gz"
 _JSON = {".json": ".jsonl"}
 _MAY_LACK_NULLS = ".jsonl"
@@ -89,8 +83,16 @@ class ExportedFiles:
             with step(self.on_step, "source_file.read"):
                 file = RecordFile(self.objects, each["file"], layout)
             with closing(file):
+                is_checked = False
                 while not file.is_read:
-                    yield self._block(file, schema)
+                    first = file.line + 1
+                    with step(self.on_step, "source_file.read"):
+                        block = file.take_block(_BLOCK_BYTES)
+                    found = exported_rows(block, schema, file.key, first)
+                    if found.names is not None and not is_checked:
+                        _check_columns(file.key, found.names, schema)
+                        is_checked = True
+                    yield found.copied
 
     def _files(self) -> list[ObjectInfo]:
         with step(self.on_step, "source_file.read"):
@@ -137,64 +139,14 @@ class ExportedFiles:
                 remedy="run cdc snapshot again once the export is complete",
             )
 
-    def _block(self, file: RecordFile, schema: TableSchema) -> CopiedRows:
-        """Takes the next records of the file, and returns them as rows; the first record shows the columns."""
-        first, records, refused = file.line + 1, list[Mapping[str, object]](), dict[int, tuple[str, str]]()
-        numbers = list[int]()
-        with step(self.on_step, "source_file.read"):
-            left = _BLOCK_BYTES
-            while not file.is_read and left > 0 and len(records) < _BLOCK_ROWS:
-                line = file.take()
-                left -= len(line)
-                found = attempt(partial(read_record, line))
-                if found is None:
-                    continue
-                if isinstance(found, LineRefused):
-                    refused[len(records)] = ("", f"{found}: {printable(line.decode(errors='backslashreplace'))}")
-                    found = {}
-                elif first == 1 and not records:
-                    _check_columns(file.key, found, schema)
-                numbers.append(file.line)
-                records.append(found)
-        columns = [_column(column, records, schema, refused) for column in schema.columns]
-        return CopiedRows(
-            rows=pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema)),
-            unfit_rows=tuple(
-                UnfitRow(
-                    row=row,
-                    column=refused[row][0],
-                    reason=f"{file.key} line {numbers[row]}: {printable(refused[row][1])}",
-                    texts={name: _text(records[row].get(name)) for name in schema.names},
-                )
-                for row in sorted(refused)
-            ),
-        )
 
-
-def _column(
-    column: Column,
-    records: Sequence[Mapping[str, object]],
-    schema: TableSchema,
-    refused: dict[int, tuple[str, str]],
-) -> pa.Array:
-    """Returns the values of one column; adds the rows whose value does not fit, or whose id is NULL, to `refused`."""
-    parsed = parse_debezium([record.get(column.name) for record in records], column.type, None)
-    if parsed.unfit is not None:
-        for row in np.flatnonzero(np.asarray(pc.fill_null(parsed.unfit, fill_value=False))):
-            why = f"the value of {column.name} does not fit the lake's {column.type}"
-            refused.setdefault(int(row), (column.name, why))
-    if column.name in schema.key:
-        for row in np.flatnonzero(np.asarray(parsed.values.is_null())):
-            refused.setdefault(int(row), (column.name, f"the id column {column.name} is NULL"))
-    return parsed.values
-
-
-def _check_columns(key: str, record: Mapping[str, object], schema: TableSchema) -> None:
+def _check_columns(key: str, names: Collection[str], schema: TableSchema) -> None:
+    """Raises SnapshotError if the first record that can be read lacks columns."""
     needed = schema.key if _format(key) == _MAY_LACK_NULLS else schema.names
-    missing = [name for name in needed if name not in record]
+    missing = [name for name in needed if name not in names]
     if missing:
         raise SnapshotError(
-            f"the file {key} has no column {', '.join(missing)}; it has {printable(', '.join(record))}",
+            f"the file {key} has no column {', '.join(missing)}; it has {printable(', '.join(names))}",
             expected=f"the columns of the table, {', '.join(schema.names)}, under these names",
             remedy="export them too, also those that are NULL; for a CSV file without names, give --no-header",
         )
@@ -203,17 +155,3 @@ def _check_columns(key: str, record: Mapping[str, object], schema: TableSchema) 
 def _format(key: str) -> str:
     suffix = next(suffix for suffix in SUFFIXES if key.removesuffix(_GZIP).endswith(suffix))
     return _JSON.get(suffix, suffix)
-
-
-def _text(value: object) -> bytes | None:
-    """Returns a value as PostgreSQL's text, for quarantine, without NUL, which PostgreSQL does not hold."""
-    match value:
-        case None:
-            return None
-        case bool():
-            text = "t" if value else "f"
-        case dict() | list():
-            text = json.dumps(value, default=str)
-        case _:
-            text = str(value)
-    return printable(text, most=len(text)).encode()

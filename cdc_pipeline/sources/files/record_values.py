@@ -5,6 +5,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import TypeAlias
 from uuid import UUID
 
@@ -13,11 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc_pipeline.sources.debezium.one_line import parsed_json
+from cdc_pipeline.types import Parsed, parse_debezium, parse_whole_column
 
 _MICROSECOND = timedelta(microseconds=1)
 _NOT_HELD = (OverflowError, ValueError, KeyError)
 _AS_JSON = frozenset({str, int, bool, type(None)})
 """Types whose values are the same before and after JSON."""
+_RENDERED = frozenset({bytes, datetime, date, time, timedelta, Decimal, UUID})
 
 Column: TypeAlias = "pa.Array | list[object]"
 """Values of records: as an Arrow array, or as JSON has them."""
@@ -97,7 +100,21 @@ def as_json(values: Sequence[object]) -> list[object]:
     """Returns the values as they are once they were written to JSON and read again."""
     if frozenset(map(type, values)) <= _AS_JSON:
         return list(values)
-    return [value if type(value) in _AS_JSON else parsed_json(json_line(value).decode()) for value in values]
+    return [value if type(value) in _AS_JSON else _as_read(value) for value in values]
+
+
+def _as_read(value: object) -> object:
+    if type(value) in _RENDERED:
+        return _plain(value)
+    if type(value) is float and isfinite(value):
+        return Decimal(repr(value))
+    return parsed_json(json_line(value).decode())
+
+
+def parsed_column(column: Column, type_name: str) -> Parsed:
+    """Returns the values in the lake's type."""
+    whole = None if isinstance(column, list) else parse_whole_column(column, type_name)
+    return parse_debezium(json_values(column), type_name, None) if whole is None else Parsed(values=whole, unfit=None)
 
 
 def _plain(value: object) -> object:

@@ -29,7 +29,7 @@ from cdc_pipeline.sources.debezium.versions import (
 )
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock, RecordColumns
-from cdc_pipeline.sources.files.record_values import Column, json_values, taken
+from cdc_pipeline.sources.files.record_values import Column, json_values, parsed_column, taken
 from cdc_pipeline.sources.files.row_format import ORDER, table_event
 from cdc_pipeline.sources.files.row_images import (
     DELETE,
@@ -44,7 +44,7 @@ from cdc_pipeline.sources.files.row_images import (
     without_rows,
 )
 from cdc_pipeline.sources.protocol import Integers, TableEvents
-from cdc_pipeline.types import Parsed, parse_debezium, parse_whole_column, resolve
+from cdc_pipeline.types import resolve
 
 log = structlog.get_logger()
 
@@ -237,18 +237,13 @@ def _typed_columns(images: RowImages, layout: Layout) -> tuple[dict[str, pa.Arra
         if found is None:
             columns[column.name] = pa.nulls(len(deletes), resolve(column.type).arrow)
             continue
-        parsed = _parsed(without_rows(found, deletes) if deletes.any() and not is_key else found, column.type)
+        parsed = parsed_column(without_rows(found, deletes) if deletes.any() and not is_key else found, column.type)
         columns[column.name] = parsed.values
         if parsed.unfit is not None:
             fits &= ~np.asarray(pc.fill_null(parsed.unfit, fill_value=False))
         if is_key:
             fits &= ~is_null(parsed.values)
     return columns, fits
-
-
-def _parsed(column: Column, type_name: str) -> Parsed:
-    whole = None if isinstance(column, list) else parse_whole_column(column, type_name)
-    return parse_debezium(json_values(column), type_name, None) if whole is None else Parsed(values=whole, unfit=None)
 
 
 def _slice_rows(
