@@ -54,6 +54,10 @@ def redacted(text: str) -> str:
     return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1:{HIDDEN}@", storable(text)))
 
 
+_DAMAGE = ("Corrupt ", "Unexpected end of stream", "Couldn't deserialize thrift", "ZSTD decompression failed")
+"""Begin the texts of Arrow's errors for a damaged Parquet file."""
+
+
 class CdcError(Exception):
     """Root of all errors that this project raises on purpose.
 
@@ -236,9 +240,8 @@ class ObjectMissing(CdcError):
 def is_outage(error: Exception) -> bool:
     """Returns whether a server or a disk failed. A damaged Parquet file is no outage.
 
-    Arrow raises a plain OSError without a number for such a file. For a server of S3 it does, too, and names AWS then.
+    Arrow raises an OSError without a number for damaged pages, and for a server of S3 too; only their texts differ.
     """
     if isinstance(error, CdcError):
         return error.outage
-    is_damage = type(error) is OSError and error.errno is None and "AWS Error" not in str(error)
-    return isinstance(error, OSError) and not is_damage
+    return isinstance(error, OSError) and (error.errno is not None or not str(error).startswith(_DAMAGE))
