@@ -43,7 +43,9 @@ class OpenTables:
         for table in self.tables:
             before = self.newest.get(table.oid, table.shapes[-1])
             after = _unchanged(before, shapes.get(table.oid))
-            if after is None or parts_that_hide(parts.get(table.oid, ()), table.key, is_new=False):
+            found = parts.get(table.oid, ())
+            hides = parts_that_hide(found, table.key, is_new=False) or any(p.may_repeat(table.key) for p in found)
+            if after is None or hides:
                 moved.add(table.name)
             elif after is not before:
                 self.newest[table.oid] = after

@@ -93,6 +93,18 @@ def check_identity(settings: TableSettings, parts: Sequence[TablePart], key: Seq
         )
 
 
+def check_unique(name: TableName, parts: Sequence[TablePart], key: Sequence[str]) -> None:
+    """Raises SourceError if two rows may share the id within a transaction: the last event of an id may be a delete."""
+    if parts[0].may_repeat(key):
+        columns = ", ".join(key)
+        raise SourceError(
+            f"only a deferrable constraint makes {columns} of {name} unique: rows may share it within a transaction",
+            expected="an id that the server checks with each row: else its last event may be the delete of another row",
+            remedy=f"make that constraint NOT DEFERRABLE; or create a unique index on {columns} and run ALTER TABLE"
+            f" {parts[0].sql} REPLICA IDENTITY USING INDEX; or set id in pipeline.yml to other columns",
+        )
+
+
 def check_generated(found: CatalogueTable, key: Sequence[str]) -> None:
     """Raises SourceError for generated columns whose values do not follow from the table's events."""
     generated = [name for name in key if name not in found.columns]

@@ -18,6 +18,7 @@ from cdc_pipeline.sources.postgres.part_guards import (
     check_identity,
     check_logged,
     check_readable,
+    check_unique,
     check_writes_go_on,
 )
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
@@ -274,5 +275,6 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None, *, is_ne
     check_history(settings, key)
     check_generated(found, key)
     check_column_names(settings, names)
+    check_unique(name, found.parts, key)
     check_identity(settings, found.parts, key, is_new=is_new)
     return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))

@@ -38,6 +38,7 @@ def missing_on_source(
     found = ((table, read_table(connection, types, table.table)) for table in tables)
     there = [(each, table) for each, table in found if table is not None and table.is_table]
     there = [(each, table) for each, table in there if _stays_writable(server, each, table)]
+    there = [(each, table) for each, table in there if not table.parts[0].may_repeat(each.id or table.primary_key)]
     names = {table.name: table for _, table in there}
     unpublished = [name for name in names if publication is None or publication.of(name) is None]
     hidden = [name for name in unpublished if (name.schema, name.table) in members]

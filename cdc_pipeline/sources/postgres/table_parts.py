@@ -21,7 +21,13 @@ SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{{}}'),
        NOT %(rights)s OR has_schema_privilege(n.oid, 'USAGE'),
        NOT %(rights)s OR part.is_above OR has_table_privilege(c.oid, 'SELECT'),
-       %(rights)s AND NOT part.is_above AND row_security_active(c.oid)
+       %(rights)s AND NOT part.is_above AND row_security_active(c.oid),
+       CASE WHEN part.is_named THEN (
+           SELECT jsonb_agg(jsonb_build_array(i.indimmediate, (
+                      SELECT jsonb_agg(a.attname) FROM pg_attribute AS a WHERE a.attrelid = i.indrelid
+                        AND a.attnum = ANY ((i.indkey::int2[])[:i.indnkeyatts - 1]))))
+           FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
+                                AND i.indpred IS NULL AND i.indexprs IS NULL) END
 FROM (SELECT root AS of, relation, relation = root AS is_named,
              relation = root AND count(*) OVER (PARTITION BY root) > 1 AS is_above
       FROM parts WHERE relation = root OR kind <> 'p') AS part
@@ -40,7 +46,8 @@ class TablePart:
     reason, else "". `is_whole`: updates and deletes carry the whole old row. `identity`: otherwise, the columns of the
     old row that they carry; if it is empty, the server refuses updates and deletes of the table once it is published.
     `reads`: the pipeline's role may read its rows. `is_filtered`: row-level security hides rows from that role. Both do
-    not concern a table that has its rows in partitions: a copy reads those.
+    not concern a table that has its rows in partitions: a copy reads those. `unique`: of the table itself, each unique
+    index: whether the server checks it with each row, not at the end of the statement or transaction, and its columns.
     """
 
     sql: str
@@ -52,6 +59,7 @@ class TablePart:
     uses_schema: bool
     reads: bool
     is_filtered: bool
+    unique: Sequence[tuple[bool, Sequence[str]]] | None
 
     def lacking(self, key: Sequence[str]) -> tuple[str, ...]:
         """Returns the columns of the id that updates and deletes do not carry."""
@@ -60,6 +68,11 @@ class TablePart:
     def carries(self, key: Sequence[str]) -> bool:
         """Returns whether updates and deletes carry the id; the whole row if the id is empty."""
         return self.is_whole or (bool(key) and not self.lacking(key))
+
+    def may_repeat(self, key: Sequence[str]) -> bool:
+        """Returns whether rows may share the id within a transaction: only deferrable constraints make it unique."""
+        checks = [at_once for at_once, names in self.unique or () if set(key).issuperset(names)]
+        return bool(checks) and not any(checks)
 
 
 def parts_that_hide(parts: Sequence[TablePart], key: Sequence[str], *, is_new: bool) -> list[TablePart]:

@@ -48,8 +48,8 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[dict[str, Any]], str, str]] = {
     "a primary key that is checked at the commit": (
         ("CREATE TABLE orders (id int PRIMARY KEY DEFERRABLE, note text)",),
         BY_ID,
-        "the server refuses updates and deletes of {table} once it is published: it has no replica identity",
-        "run ALTER TABLE public.orders REPLICA IDENTITY FULL, or USING",
+        "only a deferrable constraint makes id of {table} unique: rows may share it within a transaction",
+        "make that constraint NOT DEFERRABLE; or create a unique index on id",
     ),
     "a table without an id of which only the partition shows whole rows": (
         ("CREATE TABLE orders (id int, note text) PARTITION BY RANGE (id)", PARTED[1], FULL[1]),
