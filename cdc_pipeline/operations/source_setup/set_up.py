@@ -67,7 +67,7 @@ class SourceSetup:
             self.tables.register(table, begins_again=table.name in again)
         names = tuple(table.name for table in ready.tables)
         stale = {name: error for name, error in survey.stale.items() if name not in names}
-        return SetUp(tables=names, statements=survey.statements, refused={**stale, **ready.refused})
+        return SetUp(tables=names, statements=ready.statements, refused={**stale, **ready.refused})
 
     def begin_stream_again(self) -> tuple[TableName, ...]:
         """Gives a stream that cannot be read further a new beginning. Returns its tables: each needs a new snapshot.

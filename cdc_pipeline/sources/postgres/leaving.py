@@ -12,7 +12,7 @@ from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import read_slot, rows
 from cdc_pipeline.sources.postgres.publication import holds_schemas, read_publication
 from cdc_pipeline.sources.postgres.session import session
-from cdc_pipeline.sources.postgres.statements import published_tables
+from cdc_pipeline.sources.postgres.statements import only, published_tables
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ def _publication_statements(
     holds_more = publication.has_all or holds_schemas(connection, source.publication)
     if whole and members <= ours and not holds_more:
         return [sql.SQL("DROP PUBLICATION {}").format(name).as_string(connection)]
-    leaving = [sql.Identifier(*member) for member in sorted(members & ours)]
+    leaving = [only(*member) for member in sorted(members & ours)]
     if not leaving:
         return []
     drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}")

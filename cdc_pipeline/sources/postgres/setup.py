@@ -22,7 +22,7 @@ from cdc_pipeline.sources.postgres.part_guards import (
     check_writes_go_on,
 )
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
-from cdc_pipeline.sources.postgres.session import bound_waits
+from cdc_pipeline.sources.postgres.session import answering, bound_waits
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
 from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
@@ -62,7 +62,8 @@ class SourcePlan:
     """The state of the source, and the statements that are still to be executed, in order.
 
     `stale`: registered tables that cannot be read further, each with the reason; a new snapshot repairs the `mendable`
-    ones. `refused`: tables that were never read and cannot be read, each with the reason.
+    ones. `refused`: tables that were never read and cannot be read, each with the reason. `adding`: the statements that
+    add one table each to a publication that exists, with the table.
     """
 
     server: Server
@@ -73,6 +74,7 @@ class SourcePlan:
     mendable: frozenset[TableName]
     refused: Mapping[TableName, SourceError]
     statements: tuple[str, ...]
+    adding: Mapping[str, TableName]
 
 
 def plan_source(
@@ -102,6 +104,8 @@ def plan_source(
     found = look.tables(read_types(connection))
     end = read_end(connection)
     missing = [table.name for table in found if look.published(table.name) is None]
+    is_new = look.publication is None
+    publishing = publication_statements(connection, source, missing, is_new=is_new)
     return SourcePlan(
         server=server,
         slot=slot,
@@ -110,10 +114,8 @@ def plan_source(
         stale=look.stale,
         mendable=frozenset(look.mendable),
         refused=look.refused,
-        statements=(
-            *publication_statements(connection, source, missing, is_new=look.publication is None),
-            *slot_statements(connection, source, slot),
-        ),
+        statements=(*publishing, *slot_statements(connection, source, slot)),
+        adding={} if is_new else dict(zip(publishing, missing, strict=True)),
     )
 
 
@@ -229,13 +231,26 @@ def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
     return replace(table, shapes=(*table.shapes[:-1], replace(newest, generation=end)))
 
 
-def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> None:
-    """Runs each statement in its own transaction: a slot cannot be created in a transaction that has written."""
+def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> SourcePlan:
+    """Runs each statement in its own transaction: a slot cannot be created in a transaction that has written.
+
+    Returns the plan with the statements that were run. A table that the server does not let the role publish is in
+    `refused`; raises that SourceError if no table is left.
+    """
     connection.rollback()
     connection.autocommit = True
+    run: list[str] = []
+    refused: dict[TableName, SourceError] = {}
     for statement in plan.statements:
-        with step(on_step, "source.set_up"), connection.cursor() as cursor:
-            cursor.execute(statement)
+        try:
+            with step(on_step, "source.set_up"), answering(), connection.cursor() as cursor:
+                cursor.execute(statement)
+            run.append(statement)
+        except SourceError as error:
+            if error.retryable or statement not in plan.adding or len(refused) + 1 == len(plan.tables):
+                raise
+            refused[plan.adding[statement]] = error
+    return replace(plan, statements=tuple(run), refused={**plan.refused, **refused})
 
 
 def _check_published(table: PlannedTable, publication: Publication, published: PublicationTable) -> None:

@@ -96,16 +96,21 @@ def published_tables(connection: psycopg2.extensions.connection, source: Postgre
 def publication_statements(
     connection: psycopg2.extensions.connection, source: PostgresSource, missing: Sequence[TableName], *, is_new: bool
 ) -> list[str]:
+    """Returns one statement per table for a publication that exists: a table that is refused keeps no other out.
+
+    ONLY leaves out the tables that inherit from one, which may lack a replica identity; partitions are not left out.
+    """
     if not missing:
         return []
-    names = sql.SQL(", ").join(_identifier(table) for table in missing)
-    publication = sql.Identifier(source.publication)
+    names = [only(table.schema, table.table) for table in missing]
     template = "ALTER PUBLICATION {} ADD TABLE {}"
     if is_new:
         tells_generated = connection.server_version >= FIRST_VERSION_WITH_GENERATED
         options = [_PUBLISH, "publish_via_partition_root = true", *([_PUBLISH_GENERATED] if tells_generated else [])]
-        template = "CREATE PUBLICATION {} FOR TABLE {} " + f"WITH ({', '.join(options)})"
-    return [sql.SQL(template).format(publication, names).as_string(connection)]
+        template = f"CREATE PUBLICATION {{}} FOR TABLE {{}} WITH ({', '.join(options)})"
+        names = [sql.SQL(", ").join(names)]
+    publication = sql.Identifier(source.publication)
+    return [sql.SQL(template).format(publication, name).as_string(connection) for name in names]
 
 
 def slot_statements(connection: psycopg2.extensions.connection, source: PostgresSource, slot: Slot | None) -> list[str]:
@@ -174,8 +179,9 @@ def _whole_statements(
         if published.has_row_filter or published.hides(column.number for column in found.shape.streamed):
             for verb in ("DROP", "ADD"):
                 change = sql.SQL("ALTER PUBLICATION {} {} TABLE {}")
-                yield change.format(name, sql.SQL(verb), _identifier(table)).as_string(connection)
+                yield change.format(name, sql.SQL(verb), only(table.schema, table.table)).as_string(connection)
 
 
-def _identifier(name: TableName) -> sql.Identifier:
-    return sql.Identifier(name.schema, name.table)
+def only(schema: str, table: str) -> sql.Composed:
+    """Names a table in a publication without the tables that inherit from it."""
+    return sql.SQL("ONLY {}").format(sql.Identifier(schema, table))

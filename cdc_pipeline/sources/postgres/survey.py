@@ -81,16 +81,16 @@ class PostgresSurvey:
     def set_up(self) -> "PostgresSurvey":
         """Adds the tables to the publication and creates the slot. Durable on return, idempotent.
 
-        In the result, `statements` are those that were run, and `refused` includes tables that the publication does not
-        hold under their own name.
+        In the result, `statements` are those that were run, and `refused` includes tables that the role may not publish
+        or that the publication does not hold under their own name.
         """
         source = self.settings
         with session(self.url) as connection:
             warn_of_encoding(connection)
             with reported_wait(self.url, connection.info.backend_pid, SET_UP_WAITS):
-                execute_plan(connection, self.plan, self.on_step)
+                done_plan = execute_plan(connection, self.plan, self.on_step)
             plan = replace(
-                self.plan,
+                done_plan,
                 slot=read_slot(connection, source.slot),
                 publication=read_publication(connection, source.publication),
             )
@@ -100,7 +100,7 @@ class PostgresSurvey:
         marks = done.marks
         hidden = {table.name: _hidden(table.name, source) for table in plan.tables if table.name not in marks}
         left = tuple(table for table in plan.tables if table.name in marks)
-        return replace(done, plan=replace(plan, tables=left, refused={**plan.refused, **hidden}))
+        return replace(done, plan=replace(plan, tables=left, refused={**hidden, **plan.refused}))
 
     def check_ready(self) -> None:
         self._confirmed_position()

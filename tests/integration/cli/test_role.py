@@ -27,11 +27,12 @@ MISSING = [
     'GRANT SELECT ON "hidden"."part" TO "cdc_reader";',
     "ALTER TABLE public.customers REPLICA IDENTITY FULL;",
     "ALTER TABLE hidden.log REPLICA IDENTITY FULL;",
-    'ALTER PUBLICATION "cdc_shop" ADD TABLE "public"."customers", "hidden"."log";',
+    'ALTER PUBLICATION "cdc_shop" ADD TABLE ONLY "public"."customers";',
+    'ALTER PUBLICATION "cdc_shop" ADD TABLE ONLY "hidden"."log";',
     "ALTER PUBLICATION \"cdc_shop\" SET (publish = 'insert, update, delete, truncate');",
     'ALTER PUBLICATION "cdc_shop" SET (publish_via_partition_root = true);',
-    'ALTER PUBLICATION "cdc_shop" DROP TABLE "public"."orders";',
-    'ALTER PUBLICATION "cdc_shop" ADD TABLE "public"."orders";',
+    'ALTER PUBLICATION "cdc_shop" DROP TABLE ONLY "public"."orders";',
+    'ALTER PUBLICATION "cdc_shop" ADD TABLE ONLY "public"."orders";',
     "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput');",
 ]
 
@@ -113,7 +114,7 @@ def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: P
     assert (ended.exit_code, "ready: " in ended.errors) == (0, True), ended.errors
     run_sql(server.url("shop"), 'ALTER PUBLICATION "cdc_shop" DROP TABLE orders')
     fallen = cdc.run("setup-source", "--print-sql").output
-    assert fallen == 'ALTER PUBLICATION "cdc_shop" ADD TABLE "public"."orders";\n'
+    assert fallen == 'ALTER PUBLICATION "cdc_shop" ADD TABLE ONLY "public"."orders";\n'
 
 
 def test_a_role_that_may_not_publish_is_told_so_in_one_line_with_the_command_that_prints_the_statements(

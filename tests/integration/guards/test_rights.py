@@ -1,6 +1,7 @@
 """What the pipeline's role may not read stops no stream: the stream needs no right to read, only copies do."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.metadata_store.states import SnapshotState
+from snapshot.wiring import snapshot_runs
 from tests.crash.world import World, take_snapshot
-from tests.support.guarded import begin_again, go_on, in_lake, name_of, world_of
+from tests.support.guarded import CREATE, begin_again, go_on, in_lake, name_of, world_of
 from tests.support.streams import database_of, run_sql
 
 PARTED = (
@@ -40,6 +43,32 @@ def world_as(role: str, folder: Path, database: str, store_url: str, *statements
     run_sql(database, *statements, PUBLISH.format(name=database_of(database)))
     url = f"postgresql://{role}:x@{database.partition('@')[2]}"
     return world_of(folder, url, store_url, [{"name": "public.orders"}])
+
+
+def test_a_table_that_the_role_may_not_publish_keeps_no_other_from_its_new_snapshot(
+    role: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    grant = f"GRANT SELECT ON orders, customers TO {role}"
+    run_sql(database, *CREATE, grant, PUBLISH.format(name=database_of(database)).replace("orders", "orders, customers"))
+    world = world_of(tmp_path, f"postgresql://{role}:x@{database.partition('@')[2]}", store_url)
+    begin_again(world)
+    run_sql(database, "DROP TABLE orders", CREATE[0], grant, "ALTER TABLE customers ALTER note TYPE int USING 7")
+    assert go_on(world).keys() == {"orders", "customers"}
+    with world.process() as pipeline:
+        runs = snapshot_runs(pipeline, poll_interval=timedelta(milliseconds=50))
+        (taken,) = runs.take_wanted(pipeline.table_names(), slots=1)
+        assert (taken.table_id, taken.state) == (
+            pipeline.store.tables.table(name_of(world, "customers")).table_id,
+            SnapshotState.PUBLISHED,
+        )
+        again = pipeline.source_setup().set_up(begin_again=[name_of(world, "orders")])
+        assert "must be owner of" in str(again.refused[name_of(world, "orders")])
+        assert again.statements == ()
+    run_sql(database, f'ALTER PUBLICATION "{database_of(database)}" ADD TABLE orders')
+    begin_again(world, [name_of(world, "orders")])
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == []
+    assert [row["note"] for row in in_lake(world, "customers")] == [7]
 
 
 def warnings(logs: Sequence[Mapping[str, Any]]) -> list[str]:
