@@ -17,7 +17,10 @@ SELECT current_setting('wal_level'), current_setting('server_version_num')::int,
        CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END,
        CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0'::pg_lsn END,
-       (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), current_user, current_database()
+       -- Amazon RDS and Aurora let members of this role replicate, and set REPLICATION for nobody
+       (SELECT rolreplication OR rolsuper OR EXISTS (
+            SELECT FROM pg_roles AS r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'MEMBER'))
+        FROM pg_roles WHERE rolname = current_user), current_user, current_database()
 """
 _TYPES = """
 -- an array whose elements are parted by other than a comma counts as text; of the built-in ones only box[] is such

@@ -117,6 +117,22 @@ def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: P
     assert fallen == 'ALTER PUBLICATION "cdc_shop" ADD TABLE ONLY "public"."orders";\n'
 
 
+def test_a_member_of_the_role_by_which_amazon_rds_lets_roles_replicate_needs_no_replication(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    reader, ledger = scripts()
+    run_sql(server.url("shop"), *reader, "ALTER ROLE cdc_reader NOREPLICATION", "CREATE ROLE rds_replication")
+    run_sql(server.url("postgres"), *ledger)
+    cdc = as_role(server, tmp_path)
+    create_slot = "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput')"
+    assert cdc.run("setup-source", "--print-sql").output == f"{MISSING[0]}\n{create_slot};\n"
+    run_sql(server.url("shop"), "GRANT rds_replication TO cdc_reader")
+    assert cdc.run("setup-source", "--print-sql").output == f"{create_slot};\n"
+    run_sql(server.url("shop"), create_slot)
+    ended = cdc.run("setup-source")
+    assert (ended.exit_code, "ready: " in ended.errors) == (0, True), ended.errors
+
+
 def test_a_role_that_may_not_publish_is_told_so_in_one_line_with_the_command_that_prints_the_statements(
     server: PostgresServer, tmp_path: Path
 ) -> None:
