@@ -5,8 +5,9 @@ from contextlib import closing
 
 import structlog
 
-from cdc_pipeline.errors import SourceChanged, SourceGap
+from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
 from cdc_pipeline.record import decode_position, encode_position, parse_lsn
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import StreamIdentity
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot
 from cdc_pipeline.sources.postgres.position import lsn_text
@@ -16,6 +17,8 @@ log = structlog.get_logger()
 
 _LOST = "lost"
 _HISTORY_FIELDS = 3
+_PASSES_OVER = 180_000
+"""From this version on, a slot passes over the changes from before its publication existed."""
 BEGIN_AGAIN = "what came in between cannot be read: run cdc setup-source --begin-again, then cdc snapshot"
 
 
@@ -41,6 +44,17 @@ def is_successor(
         expected=f"system {known.system}, timeline {known.timeline}, which is registered up to {_shown(registered)}",
         remedy=f"point source.url back; or, if this server is to be the source: {BEGIN_AGAIN}",
     )
+
+
+def check_publication_first(source: PostgresSource, slot: Slot | None, server: Server, *, is_published: bool) -> None:
+    """Raises SourceError for a slot without its publication: it cannot read changes from before that is created."""
+    if slot is not None and not is_published and server.version_number < _PASSES_OVER:
+        raise SourceError(
+            f"the slot {source.slot} was created before its publication {source.publication}",
+            expected=f"the publication first: PostgreSQL {server.version_number // 10_000} reads no change from before",
+            remedy=f"run SELECT pg_drop_replication_slot('{source.slot}'), then cdc setup-source; to create the slot"
+            " yourself, do it after the publication",
+        )
 
 
 def identity_of(server: Server) -> tuple[str, int]:

@@ -25,7 +25,7 @@ from cdc_pipeline.sources.postgres.position import (
 )
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
 from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
-from cdc_pipeline.sources.postgres.slot_guards import is_successor, refuse_gap
+from cdc_pipeline.sources.postgres.slot_guards import check_publication_first, is_successor, refuse_gap
 from cdc_pipeline.sources.postgres.statements import missing_on_source
 from cdc_pipeline.steps import step
 
@@ -82,6 +82,9 @@ class PostgresDatabase(DatabaseSource):
             )
             if registered is not None:
                 refuse_gap(self.settings.slot, plan.slot, plan.server, registered, self._end_of_log)
+            else:
+                is_published = plan.publication is not None
+                check_publication_first(self.settings, plan.slot, plan.server, is_published=is_published)
             stale, mendable = plan.stale, plan.mendable
             again = stale.keys() & set(begin_again)
             if again:

@@ -10,7 +10,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.crash.invariants import check
 from tests.crash.world import go_on, new_world, register_changes, take_snapshot
-from tests.support.guarded import begin_again, guarded_world, in_lake, in_source
+from tests.support.guarded import CREATE, begin_again, guarded_world, in_lake, in_source, world_of
 from tests.support.guarded import go_on as go_on_guarded
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.postgres_versions import locked_versions, unpacked_binaries
@@ -66,6 +66,25 @@ def test_a_stream_whose_publication_was_dropped_says_so_and_begins_again(
         run_sql(world.source_url, "UPDATE orders SET note = 'before the snapshot' WHERE id = 1")
         begin_again(world)
         run_sql(world.source_url, "DELETE FROM orders WHERE id = 2")
+        assert go_on_guarded(world) == {}
+        assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+def test_a_slot_that_was_created_before_its_publication_is_refused_before_it_is_registered(
+    older_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with fresh_database(older_postgres) as url, fresh_store(older_postgres) as store_url:
+        world = world_of(tmp_path, url, store_url)
+        slot = postgres_of(world.settings).slot
+        run_sql(url, f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", *CREATE)
+        with world.process() as pipeline:
+            with pytest.raises(SourceError, match="was created before its publication") as refused:
+                pipeline.source_setup().set_up()
+            assert pipeline.registered_stream().next_offset() is None
+        assert f"run SELECT pg_drop_replication_slot('{slot}'), then" in (refused.value.remedy or "")
+        run_sql(url, f"SELECT pg_drop_replication_slot('{slot}')")
+        begin_again(world)
+        run_sql(url, "DELETE FROM orders WHERE id = 2")
         assert go_on_guarded(world) == {}
         assert in_lake(world, "orders") == in_source(world, "orders")
 
