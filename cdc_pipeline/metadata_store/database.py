@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import psycopg2
@@ -43,6 +44,9 @@ _OF_SERVERS = {"host", "port", "user", "password", "dbname", "passfile", "servic
 _OF_ASYNCPG = _OF_SERVERS | _OF_TLS | _OF_TLS_VERSIONS | {"krbsrvname", "gsslib"}
 """The connection parameters of a URL that asyncpg knows. It sends each other one to the server as a setting."""
 
+BATCH_ROWS = 1_000
+
+Item = TypeVar("Item")
 Record = TypeVar("Record")
 
 
@@ -174,6 +178,16 @@ class Database:
             return
         with step(self.on_step, name), translated_errors(), self.engine.begin() as connection:
             yield connection
+
+
+def batches(rows: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yields the rows in lists of at most 1,000, for statements of a transaction.
+
+    While more rows become one statement, the server may end the session as idle.
+    """
+    left = iter(rows)
+    while batch := list(islice(left, BATCH_ROWS)):
+        yield batch
 
 
 def as_record(kind: Callable[..., Record], row: Row[*tuple[Any, ...]]) -> Record:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.time_slice import Label
 
@@ -134,6 +135,13 @@ class Cut:
     @property
     def is_empty(self) -> bool:
         return all(part.is_empty for part in self.partitions)
+
+    def range_of(self, stream_partition: int) -> PartitionRange:
+        """Raises RegistryError when the cut does not name the stream partition."""
+        for part in self.partitions:
+            if part.stream_partition == stream_partition:
+                return part
+        raise RegistryError(f"an event lies in stream partition {stream_partition}", expected="one that the cut names")
 
 
 def slice_identity(*, table_uuid: UUID, stream_partition: int, start_offset: str, end_offset: str, sha256: str) -> str:

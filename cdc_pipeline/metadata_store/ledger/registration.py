@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 
 from cdc_pipeline.errors import RegistryError, SliceFork
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record
-from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice, slice_identity
+from cdc_pipeline.metadata_store.database import Database, as_record, batches
+from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, QuarantinedEvent, Slice, slice_identity
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_gaps
 from cdc_pipeline.metadata_store.ledger.streams import check_owner, locked_partitions
@@ -109,20 +109,13 @@ def _slice_rows(cut: Cut, uuids: dict[int, UUID]) -> list[dict[str, Any]]:
 
 
 def _slice_row(cut: Cut, new: Slice, table_uuid: UUID) -> dict[str, Any]:
-    part = _range_of(cut, new.stream_partition)
+    part = cut.range_of(new.stream_partition)
     offsets = {"start_offset": part.start_offset, "end_offset": part.end_offset}
     slice_id = slice_identity(
         table_uuid=table_uuid, stream_partition=new.stream_partition, sha256=new.sha256, **offsets
     )
     label = {"label_start": cut.label.start, "label_end": cut.label.end}
     return {**new.columns(), **offsets, **label, "slice_id": slice_id}
-
-
-def _range_of(cut: Cut, stream_partition: int) -> PartitionRange:
-    for part in cut.partitions:
-        if part.stream_partition == stream_partition:
-            return part
-    raise RegistryError(f"a slice lies in stream partition {stream_partition}", expected="one that the cut names")
 
 
 def _check_same(
@@ -263,15 +256,18 @@ def _mark_followed(connection: Connection, cut: Cut) -> None:
 
 
 def _insert_quarantined(connection: Connection, cut: Cut, *, is_decided: bool) -> None:
-    rows = []
-    for number, event in enumerate(cut.quarantined):
-        part = _range_of(cut, event.stream_partition)
-        offsets = {"start_offset": part.start_offset, "end_offset": part.end_offset}
-        rows.append({**asdict(event), **offsets, "place": f"{cut.position}-{number}"})
-    if is_decided:
-        rows = [row | {"created_at": cut.commit_time} for row in _not_quarantined(connection, rows)]
-    if rows:
-        connection.execute(insert(models.quarantine), rows)
+    for batch in batches(enumerate(cut.quarantined)):
+        rows = [_quarantined_row(cut, number, event) for number, event in batch]
+        if is_decided:
+            rows = [row | {"created_at": cut.commit_time} for row in _not_quarantined(connection, rows)]
+        if rows:
+            connection.execute(insert(models.quarantine), rows)
+
+
+def _quarantined_row(cut: Cut, number: int, event: QuarantinedEvent) -> dict[str, Any]:
+    part = cut.range_of(event.stream_partition)
+    offsets = {"start_offset": part.start_offset, "end_offset": part.end_offset}
+    return {**asdict(event), **offsets, "place": f"{cut.position}-{number}"}
 
 
 def _not_quarantined(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, batches
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
@@ -49,7 +49,8 @@ class QuarantinedRows:
             seen[digest] += 1
         with self.database.transaction("quarantine.keep") as connection:
             _check_active(connection, snapshot)
-            connection.execute(insert(_EVENT).on_conflict_do_nothing(), values)
+            for batch in batches(values):
+                connection.execute(insert(_EVENT).on_conflict_do_nothing(), batch)
 
 
 def columns_of(snapshot: Snapshot) -> dict[str, Any]:

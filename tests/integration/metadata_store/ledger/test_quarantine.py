@@ -4,8 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.sql import Insert
 
 from cdc_pipeline.errors import RegistryError, UsageError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import BATCH_ROWS
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent, Slice
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
@@ -23,20 +27,23 @@ def shop(database: str) -> Iterator[Shop]:
         yield shop
 
 
-def keep_event(shop: Shop, end: int) -> QuarantineEntry:
-    """One quarantined event of a cut that ends at `end`, beside five rows in each stream partition."""
-    table_id = shop.orders.table_id
-    event = QuarantinedEvent(
-        table_id=table_id,
+def misfit(shop: Shop, end: int) -> QuarantinedEvent:
+    return QuarantinedEvent(
+        table_id=shop.orders.table_id,
         stream_partition=1,
         version=encode_version(end, 1),
         reason="it does not fit",
         column="note",
         payload=AWKWARD,
     )
+
+
+def keep_event(shop: Shop, end: int) -> QuarantineEntry:
+    """One quarantined event of a cut that ends at `end`, beside five rows in each stream partition."""
+    table_id = shop.orders.table_id
     cut = shop.cut(end - 1, end, {(table_id, 0): 5, (table_id, 1): 5})
     for _ in range(2):
-        shop.register(replace(cut, quarantined=(event,)))
+        shop.register(replace(cut, quarantined=(misfit(shop, end),)))
     return shop.store.quarantine.entries(table_id=table_id)[-1]
 
 
@@ -56,6 +63,32 @@ def test_an_event_is_kept_whole_and_once_however_often_its_cut_is_registered(sho
     assert len(shop.store.quarantine.entries()) == 1
     assert shop.store.slices.awaits_late(shop.orders.table_id)
     assert not shop.store.slices.awaits_late(shop.customers.table_id)
+
+
+def test_a_cut_and_a_snapshot_quarantine_any_number_of_rows_with_short_pauses_between_statements(shop: Shop) -> None:
+    """While one long list of rows becomes a statement, the server may end the session as idle in a transaction."""
+    counts = counted_rows(shop)
+    many = 2 * BATCH_ROWS + 1
+    unfit = (misfit(shop, 1),) * many
+    shop.register(replace(shop.cut(0, 1, {}), quarantined=unfit))
+    shop.store.registration.register(replace(shop.cut(1, 2, {}), quarantined=unfit), None)
+    shop.store.snapshots.create_snapshot(shop.new_snapshot(1))
+    row = QuarantinedRow(column="note", reason="r", payload=AWKWARD)
+    shop.store.quarantined_rows.add(shop.store.snapshots.snapshot("first"), 0, [row] * many)
+    assert counts == [BATCH_ROWS, BATCH_ROWS, 1] * 3
+    assert len({entry.place for entry in shop.store.quarantine.entries()}) == 3 * many
+
+
+def counted_rows(shop: Shop) -> list[int]:
+    """Counts, in the list that it returns, the rows of each later INSERT into cdc.quarantine."""
+    counts: list[int] = []
+
+    @event.listens_for(shop.engine, "before_execute")
+    def count(_c: object, statement: object, many: Sequence[object], _one: object, _options: object) -> None:
+        if isinstance(statement, Insert) and statement.table is models.quarantine:
+            counts.append(len(many) or 1)
+
+    return counts
 
 
 def test_a_replay_registers_a_late_slice_and_marks_the_event_at_once(shop: Shop) -> None:
