@@ -1,6 +1,7 @@
 """`cdc quarantine`: events that could not be applied and damaged slice files: list, show, replay, drop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,13 @@ from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
+    from cdc_pipeline.metadata_store.ledger.quarantine import Quarantine, QuarantineEntry
     from cdc_pipeline.operations.replay import Replayed
     from cdc_pipeline.wiring import Pipeline
 
 STILL_QUARANTINED = 3
 Id = Annotated[int, typer.Argument(metavar="ID", help="from cdc quarantine ls")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="from cdc quarantine ls")]
 
 
 class Shown(StrEnum):
@@ -45,18 +47,18 @@ def list_events(
     table: Annotated[str | None, typer.Argument(help="db.schema.table; default: all")] = None,
     config: Config = None,
     state: Annotated[Shown, typer.Option(help="show only events in this state")] = Shown.WAITING,
+    limit: Annotated[int, typer.Option(min=1, max=10_000_000, help="show at most this many, also with --json")] = 100,
     as_json: Json = False,
 ) -> None:
-    """List quarantined events with their reasons, without values."""
-    from cdc_pipeline.metadata_store.states import QuarantineState
-
+    """List the newest quarantined events with their reasons, without values."""
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
-        named = None if table is None else pipeline.store.tables.table(*pipeline.table_names((table,))).table_id
-        chosen = None if state is Shown.ALL else QuarantineState(state.value)
-        entries = pipeline.store.quarantine.entries(table_id=named, state=chosen)
-        names = _table_names(pipeline)
-    context.show([_row(entry, names) for entry in entries])
+        named = None if table is None else str(*pipeline.table_names((table,)))
+        chosen = None if state is Shown.ALL else state.value
+        answer = pipeline.store.inspection.ask("quarantine", {"table": named, "state": chosen, "limit": limit})
+    context.show([_row(row) for row in reversed(answer.rows)])
+    if answer.is_cut:
+        context.say(f"only the newest {len(answer.rows)} events are shown; --limit shows more, cdc status counts them")
 
 
 def list_files(
@@ -92,9 +94,7 @@ def show(quarantine_id: Id, config: Config = None, as_json: Json = False) -> Non
 
 
 def replay(
-    quarantine_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]...", help="from cdc quarantine ls")
-    ] = None,
+    quarantine_ids: Ids = None,
     config: Config = None,
     everything: Annotated[bool, typer.Option("--all", help="all waiting events")] = False,
     as_json: Json = False,
@@ -110,53 +110,72 @@ def replay(
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="quarantine replay") as pipeline:
         quarantine = pipeline.store.quarantine
-        if everything:
-            entries = quarantine.entries(state=QuarantineState.WAITING)
-        else:
-            entries = tuple(quarantine.entry(number) for number in dict.fromkeys(quarantine_ids or ()))
-        outcomes = pipeline.replay().run(entries)
         names = _table_names(pipeline)
-    context.show([_outcome(outcome, names) for outcome in outcomes])
-    raise typer.Exit(_exit_code(outcomes))
+        outcomes = [
+            _outcome(outcome, names)
+            for entries in (quarantine.waiting() if everything else [_chosen(quarantine, quarantine_ids)])
+            for outcome in pipeline.replay().run(entries)
+        ]
+    context.show(outcomes)
+    raise typer.Exit(0 if all(row["state"] == QuarantineState.REPLAYED for row in outcomes) else STILL_QUARANTINED)
 
 
 def drop(
-    quarantine_id: Id,
-    reason: Annotated[str, typer.Option(help="why it is dropped; stored with the event")],
+    reason: Annotated[str, typer.Option(help="why they are dropped; stored with each event")],
+    quarantine_ids: Ids = None,
     config: Config = None,
+    everything: Annotated[
+        str | None, typer.Option("--all", metavar="TABLE", help="all waiting events of TABLE")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Mark one event as never to be applied.
+    """Mark events as never to be applied.
 
-    It stays readable until `keep.quarantine` of pipeline.yml has passed.
+    They stay readable until `keep.quarantine` of pipeline.yml has passed.
     """
+    if (everything is None) != bool(quarantine_ids):
+        raise UsageError("there are no ids and no --all TABLE, or both", expected="either ids or --all TABLE")
     if not reason.strip():
         raise UsageError("the reason is empty", expected="why the event is dropped")
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         pipeline.cut_chain().catch_up()  # a replay that was killed may have been decided
-        entry = pipeline.store.quarantine.drop(quarantine_id, reason)
-        names = _table_names(pipeline)
-    context.show([_row(entry, names)])
+        quarantine, names = pipeline.store.quarantine, _table_names(pipeline)
+        if everything is None:
+            found = [quarantine.drop(entry.quarantine_id, reason) for entry in _chosen(quarantine, quarantine_ids)]
+            rows = [_row_of(entry, names) for entry in found]
+        else:
+            table = pipeline.store.tables.table(*pipeline.table_names((everything,)))
+            rows = [{"table": str(table.name), "dropped": quarantine.drop_waiting_of(table.table_id, reason)}]
+    context.show(rows)
 
 
 def _table_names(pipeline: "Pipeline") -> dict[int, str]:
     return {table.table_id: str(table.name) for table in pipeline.store.tables.tables()}
 
 
-def _row(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
+def _chosen(quarantine: "Quarantine", ids: Sequence[int] | None) -> "tuple[QuarantineEntry, ...]":
+    return tuple(map(quarantine.entry, dict.fromkeys(ids or ())))
+
+
+def _row(event: Mapping[str, Any]) -> dict[str, Any]:
+    """`event`: columns of v_quarantine."""
     return {
-        "id": entry.quarantine_id,
-        "table": names[entry.table_id],
-        "state": entry.state.value,
-        "column": entry.column,
-        "reason": entry.reason,
-        "version": entry.version,
-        "since": entry.created_at,
-        "snapshot": entry.snapshot_id,
-        "slice": entry.slice_number,
-        "decision": entry.decision,
+        "id": event["quarantine_id"],
+        "table": event["source_table"],
+        "state": event["state"],
+        "column": event["column"],
+        "reason": event["reason"],
+        "version": event["version"],
+        "since": event["created_at"],
+        "snapshot": event["snapshot_id"],
+        "slice": event["slice_number"],
+        "decision": event["decision"],
     }
+
+
+def _row_of(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
+    return _row(asdict(entry) | {"source_table": names[entry.table_id]})
 
 
 def _full_row(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
@@ -169,7 +188,7 @@ def _full_row(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]
         "end_offset": entry.end_offset,
         "decided_at": entry.decided_at,
     }
-    return {**_row(entry, names), **origin, "payload": values}
+    return {**_row_of(entry, names), **origin, "payload": values}
 
 
 def _outcome(outcome: "Replayed", names: dict[int, str]) -> dict[str, Any]:
@@ -180,9 +199,3 @@ def _outcome(outcome: "Replayed", names: dict[int, str]) -> dict[str, Any]:
         "slice": outcome.slice_number,
         "why": outcome.why or None,
     }
-
-
-def _exit_code(outcomes: "Sequence[Replayed]") -> int:
-    from cdc_pipeline.metadata_store.states import QuarantineState
-
-    return 0 if all(outcome.state is QuarantineState.REPLAYED for outcome in outcomes) else STILL_QUARANTINED

@@ -180,13 +180,13 @@ class Database:
             yield connection
 
 
-def batches(rows: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yields the rows in lists of at most 1,000, for statements of a transaction.
+def batches(rows: Iterable[Item], most: int = BATCH_ROWS) -> Iterator[list[Item]]:
+    """Yields the rows in lists of at most `most`, for statements of a transaction.
 
     While more rows become one statement, the server may end the session as idle.
     """
     left = iter(rows)
-    while batch := list(islice(left, BATCH_ROWS)):
+    while batch := list(islice(left, most)):
         yield batch
 
 

@@ -7,7 +7,8 @@ from itertools import groupby
 import structlog
 
 from cdc_pipeline.consume.event_filter import without_columns
-from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
+from cdc_pipeline.metadata_store.database import batches
+from cdc_pipeline.metadata_store.ledger.quarantine import MOST_REPLAYED, QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -58,14 +59,15 @@ class Replay:
         for (table_id, stream_partition), group in groupby(
             waiting, key=lambda entry: (entry.table_id, entry.stream_partition)
         ):
-            table = self.store.tables.table_by_id(table_id)
-            outcomes += self._replay_group(table, stream_partition, list(group))
+            for part in batches(group, MOST_REPLAYED):
+                table = self.store.tables.table_by_id(table_id)
+                outcomes += self._replay_group(table, stream_partition, part)
         return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
 
     def _replay_group(
         self, table: SourceTable, stream_partition: int, entries: Sequence[QuarantineEntry]
     ) -> list[Replayed]:
-        """Replays events of one table and stream partition: one late slice for all events with the same columns."""
+        """Replays events of one table and stream partition: one late slice for all with the same columns."""
         refused = self._not_ready(table, entries)
         ready = [entry for entry in entries if entry.quarantine_id not in refused]
         numbers: dict[int, int] = {}

@@ -1,11 +1,12 @@
 """Reads quarantined events, drops them for good, or replays them as a late slice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, false, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Text, any_, cast, false, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
@@ -18,6 +19,9 @@ from cdc_pipeline.metadata_store.states import QuarantineState
 
 _EVENT, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
 _PARTITION, _BOUNDARY = models.stream_partition, models.boundary
+_IDENTITY = (_EVENT.c.quarantine_id, _EVENT.c.state, _EVENT.c.snapshot_id, _EVENT.c.place)
+MOST_REPLAYED = 5_000
+"""Events that one late slice replays: it is registered long before the server could end the session as idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +59,33 @@ class Quarantine:
     stream: str
 
     def entries(
-        self, *, table_id: int | None = None, ids: Sequence[int] | None = None, state: QuarantineState | None = None
+        self,
+        *,
+        table_id: int | None = None,
+        ids: Sequence[int] | None = None,
+        state: QuarantineState | None = None,
+        after: int = 0,
+        most: int | None = None,
     ) -> tuple[QuarantineEntry, ...]:
-        """Returns the stream's quarantined events, ordered by id: all, or only of a table, of these ids, in a state."""
+        """Returns the stream's quarantined events, ordered by id: all, or only of a table, of these ids, in a state.
+
+        `most`: the first events of these behind the id `after`.
+        """
         of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
         query = select(_EVENT).where(_EVENT.c.table_id.in_(of_stream)).order_by(_EVENT.c.quarantine_id)
         query = query if table_id is None else query.where(_EVENT.c.table_id == table_id)
         query = query if ids is None else query.where(_EVENT.c.quarantine_id.in_(ids))
         query = query if state is None else query.where(_EVENT.c.state == state)
         with self.database.transaction("quarantine.read") as connection:
-            return tuple(as_record(QuarantineEntry, row) for row in connection.execute(query))
+            rows = connection.execute(query.where(_EVENT.c.quarantine_id > after).limit(most)).all()
+        return tuple(as_record(QuarantineEntry, row) for row in rows)
+
+    def waiting(self) -> Iterator[tuple[QuarantineEntry, ...]]:
+        """Yields all events that wait, ordered by id, and as many at a time as a late slice may replay."""
+        after = 0
+        while found := self.entries(state=QuarantineState.WAITING, after=after, most=MOST_REPLAYED):
+            yield found
+            after = found[-1].quarantine_id
 
     def entry(self, quarantine_id: int) -> QuarantineEntry:
         """Returns the quarantined event. Raises UsageError when there is none."""
@@ -99,8 +120,8 @@ class Quarantine:
                 return known
             if lease is not None:
                 hold_lease(connection, lease)
-            named = select(_EVENT).where(_named(late.slice.table_id, late.events)).order_by(_EVENT.c.quarantine_id)
-            _check_waiting(connection.execute(named).all())
+            named = select(*_IDENTITY).where(_named(late.slice.table_id, late.events))
+            _check_waiting(connection.execute(named.order_by(_EVENT.c.quarantine_id)).all())
         return None
 
     def replay(self, late: LateSlice, chain_position: str, *, lease: Lease | None = None) -> int:
@@ -140,10 +161,17 @@ class Quarantine:
                 _decide(connection, _EVENT.c.quarantine_id == quarantine_id, QuarantineState.DROPPED, decision=reason)
         return self.entry(quarantine_id)
 
+    def drop_waiting_of(self, table_id: int, reason: str) -> int:
+        """Marks all events of the table that wait as dropped for good; returns their number."""
+        with self.database.transaction("quarantine.drop") as connection:
+            return drop_waiting(connection, _EVENT.c.table_id == table_id, reason)
 
-def drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> None:
-    """Drops the events that are neither replayed nor dropped yet."""
-    _decide(connection, which & (_EVENT.c.state == QuarantineState.WAITING), QuarantineState.DROPPED, decision=reason)
+
+def drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> int:
+    """Drops the events that are neither replayed nor dropped yet; returns their number."""
+    return _decide(
+        connection, which & (_EVENT.c.state == QuarantineState.WAITING), QuarantineState.DROPPED, decision=reason
+    )
 
 
 def drop_events_of_snapshot(connection: Connection, snapshot_id: str) -> None:
@@ -170,12 +198,12 @@ def _locked_table(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]
     ).one()
 
 
-def _locked_entries(connection: Connection, quarantine_ids: Sequence[int]) -> Sequence[Row[Any]]:
-    query = select(_EVENT).where(_EVENT.c.quarantine_id.in_(quarantine_ids)).order_by(_EVENT.c.quarantine_id)
+def _locked_entries(connection: Connection, quarantine_ids: Sequence[int]) -> Sequence[Row[*tuple[Any, ...]]]:
+    query = select(*_IDENTITY).where(_EVENT.c.quarantine_id.in_(quarantine_ids)).order_by(_EVENT.c.quarantine_id)
     return connection.execute(query.with_for_update()).all()
 
 
-def _check_waiting(entries: Sequence[Row[Any]]) -> None:
+def _check_waiting(entries: Sequence[Row[*tuple[Any, ...]]]) -> None:
     for entry in entries:
         if entry.state is not QuarantineState.WAITING:
             raise RegistryError(
@@ -204,8 +232,13 @@ def _number_of(connection: Connection, slice_id: str, table_id: int) -> int | No
 
 
 def _named(table_id: int, events: Sequence[tuple[str | None, str]]) -> ColumnElement[bool]:
+    places: dict[str | None, list[str]] = {}
+    for snapshot_id, place in events:
+        places.setdefault(snapshot_id, []).append(place)
+    # One array per snapshot, and not a condition per event: a statement of many conditions takes minutes to build.
     named = [
-        _EVENT.c.snapshot_id.is_not_distinct_from(snapshot) & (_EVENT.c.place == place) for snapshot, place in events
+        (_EVENT.c.snapshot_id == snapshot_id) & (_EVENT.c.place == any_(cast(found, ARRAY(Text))))
+        for snapshot_id, found in places.items()
     ]
     return (_EVENT.c.table_id == table_id) & or_(false(), *named)
 
@@ -240,9 +273,9 @@ def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str,
     )
 
 
-def _decide(connection: Connection, which: ColumnElement[bool], state: QuarantineState, **values: Any) -> None:
+def _decide(connection: Connection, which: ColumnElement[bool], state: QuarantineState, **values: Any) -> int:
     decided_at = func.coalesce(_EVENT.c.decided_at, func.clock_timestamp())
-    connection.execute(update(_EVENT).where(which).values(state=state, decided_at=decided_at, **values))
+    return connection.execute(update(_EVENT).where(which).values(state=state, decided_at=decided_at, **values)).rowcount
 
 
 def _unknown(quarantine_id: int) -> UsageError:

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from cdc_pipeline.metadata_store.ledger.quarantine import MOST_REPLAYED
 from tests.support.command_line import CommandLine, query
 from tests.support.doc_pages import text_of
 from tests.support.streams import run_sql
@@ -12,6 +13,14 @@ from tests.support.streams import run_sql
 OK, ERROR, USAGE, STILL_KEPT = 0, 1, 2, 3
 MEND = "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31')::json"
 RUNBOOK = "docs/how-to/quarantine.md"
+MANY = MOST_REPLAYED + 10
+MULTIPLY = f"""
+INSERT INTO cdc.quarantine (table_id, stream_partition, version, start_offset, end_offset, reason,
+                            "column", payload, place)
+SELECT table_id, stream_partition, version, start_offset, end_offset, reason, "column",
+       jsonb_set(payload::jsonb, '{{id}}', to_jsonb((n + 10)::text))::json, split_part(place, '-', 1) || '-' || n + 10
+FROM cdc.quarantine, generate_series(1, {MANY}) AS n WHERE quarantine_id = 1 ORDER BY n
+"""
 MISFIT = "the value of ends does not fit the lake's date"
 
 
@@ -57,6 +66,31 @@ def test_an_event_waits_until_it_fits_and_is_replayed_once_or_dropped_for_a_reas
     assert (too_late.exit_code, "is replayed" in too_late.error) == (ERROR, True)
 
 
+def test_many_events_are_listed_in_part_dropped_by_table_and_replayed_in_slices_of_bounded_size(
+    kept: CommandLine,
+) -> None:
+    run_sql(kept.store_url, MULTIPLY, MEND)
+    shown = kept.run("quarantine", "ls", "--json")
+    assert [row["id"] for row in shown.rows] == list(range(MANY + 3 - 100, MANY + 3))
+    assert "only the newest 100 events are shown; --limit shows more" in shown.errors
+    assert [row["id"] for row in kept.run("quarantine", "ls", "--limit", "1", "--json").rows] == [MANY + 2]
+    dropped = kept.run("quarantine", "drop", "2", "1", "2", "--reason", "a test", "--json").rows
+    assert [(row["id"], row["state"]) for row in dropped] == [(2, "dropped"), (1, "dropped")]
+    replayed = kept.run("quarantine", "replay", "--all", "--json")
+    assert (replayed.exit_code, len(replayed.rows)) == (OK, MANY), replayed.errors
+    slices = query(kept.store_url, "SELECT rows FROM cdc.slice WHERE late ORDER BY number")
+    assert slices == [(MOST_REPLAYED,), (MANY - MOST_REPLAYED,)]
+
+
+def test_all_waiting_events_of_a_table_are_dropped_at_once(kept: CommandLine) -> None:
+    orders = f"{kept.name}.public.orders"
+    for expected in (2, 0):
+        dropped = kept.run("quarantine", "drop", "--all", orders, "--reason", "a test", "--json").rows
+        assert dropped == [{"table": orders, "dropped": expected}]
+    events = kept.run("quarantine", "ls", "--state", "dropped", "--json").rows
+    assert [(row["id"], row["decision"]) for row in events] == [(1, "a test"), (2, "a test")]
+
+
 def test_a_damaged_slice_file_is_listed_by_its_name(kept: CommandLine) -> None:
     assert kept.run("quarantine", "files").output.strip() == "nothing"
     damage = "INSERT INTO cdc.damaged_slice SELECT table_id, number, 'nothing', 'a file', now(), now() FROM cdc.slice"
@@ -78,7 +112,14 @@ def test_the_commands_of_the_runbook_work_in_their_order(kept: CommandLine) -> N
 def test_wrong_words_are_usage_errors_and_change_nothing(cdc: CommandLine) -> None:
     assert cdc.run("setup-source").exit_code == OK
     before = cdc.state()
-    for words in (("replay",), ("show", "7"), ("drop", "7", "--reason", " "), ("ls", "shop.public.nothing")):
+    for words in (
+        ("replay",),
+        ("show", "7"),
+        ("drop", "7", "--reason", " "),
+        ("drop", "--reason", "no event"),
+        ("drop", "7", "--all", f"{cdc.name}.public.orders", "--reason", "both"),
+        ("ls", "shop.public.nothing"),
+    ):
         ended = cdc.run("quarantine", *words)
         assert (words, ended.exit_code, ended.output) == (words, USAGE, "")
         assert "Traceback" not in ended.errors

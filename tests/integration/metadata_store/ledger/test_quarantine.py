@@ -10,7 +10,7 @@ from sqlalchemy.sql import Insert
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import BATCH_ROWS
-from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent, Slice
+from cdc_pipeline.metadata_store.ledger.cut import LateSlice, QuarantinedEvent, Slice
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.states import QuarantineState, SliceState, SnapshotState
@@ -18,6 +18,7 @@ from cdc_pipeline.record import encode_position, encode_version
 from tests.support.metadata_store import Shop, opened_shop
 from tests.support.version_vector import version_vector
 
+MANY = 3_000
 AWKWARD = {"order_id": "1", "note": "\udcff \u0000 'é", "other": None}
 
 
@@ -104,6 +105,34 @@ def test_a_replay_registers_a_late_slice_and_marks_the_event_at_once(shop: Shop)
     shop.register_orders(1, start=2)
     numbers = [row.number for row in shop.store.slices.slices(shop.orders.table_id, 1, 100)]
     assert numbers == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_registers_a_late_slice_does_not_grow_with_its_events(shop: Shop) -> None:
+    """While a long statement is built, the server may end the session: the slice would be decided, never registered."""
+    shop.store.snapshots.create_snapshot(shop.new_snapshot(1))
+    row = QuarantinedRow(column="note", reason="r", payload=AWKWARD)
+    shop.store.quarantined_rows.add(shop.store.snapshots.snapshot("first"), 0, [row] * 3)
+    shop.register(replace(shop.cut(0, 1, {}), quarantined=(misfit(shop, 1),) * MANY))
+    events = tuple((entry.snapshot_id, entry.place) for entry in shop.store.quarantine.entries()[1:-1])
+    late, lengths = LateSlice(slice=late_slice(shop), slice_id="late", events=events), statement_lengths(shop)
+    assert shop.store.quarantine.number_or_open(late) is None
+    assert shop.store.quarantine.replay(late, shop.store.streams.chain_position("shop")) == 1
+    waiting = shop.store.quarantine.entries(state=QuarantineState.WAITING)
+    assert [entry.quarantine_id for entry in waiting] == [1, MANY + 3]
+    assert max(lengths) < MANY
+    with pytest.raises(RegistryError, match="event 2 in quarantine is replayed"):
+        shop.store.quarantine.number_or_open(replace(late, slice_id="other"))
+
+
+def statement_lengths(shop: Shop) -> list[int]:
+    """Notes, in the list that it returns, the length of each later statement without its parameters."""
+    lengths: list[int] = []
+
+    @event.listens_for(shop.engine, "before_cursor_execute")
+    def note(_c: object, _u: object, statement: str, _p: object, _o: object, _m: object) -> None:
+        lengths.append(len(statement))
+
+    return lengths
 
 
 def test_the_same_replay_again_gives_the_same_slice_and_another_is_refused(shop: Shop) -> None:
