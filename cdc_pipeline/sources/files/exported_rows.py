@@ -61,7 +61,7 @@ def exported_rows(block: RecordBlock, schema: TableSchema, file: str, first: int
             UnfitRow(
                 row=row,
                 column=refused[row][0],
-                reason=f"{file} line {first + int(numbers[row])}: {printable(refused[row][1])}",
+                reason=f"{file} row {first + int(numbers[row])}: {printable(refused[row][1])}",
                 texts=_texts(block, int(numbers[row]), schema),
             )
             for row in sorted(refused)

@@ -170,9 +170,9 @@ def test_rows_that_do_not_fit_are_quarantined_with_file_and_line_and_can_be_repl
         assert take(pipeline, tmp_path / "export/a.csv", "3") == ("published", 3)
         entries = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
         assert [entry.reason for entry in entries] == [
-            "a.csv line 2: the value of amount does not fit the lake's numeric(12,2)",
-            "a.csv line 3: the id column id is NULL",
-            f"a.csv line 4: has 1 fields, where the file has 3 columns: {UNREAD}",
+            "a.csv row 2: the value of amount does not fit the lake's numeric(12,2)",
+            "a.csv row 3: the id column id is NULL",
+            f"a.csv row 4: has 1 fields, where the file has 3 columns: {UNREAD}",
         ]
         run_sql(store_url, "UPDATE cdc.quarantine SET payload = replace(payload::text, 'much', '2.50')::json")
         outcomes = pipeline.replay().run(pipeline.store.quarantine.entries(ids=[entries[0].quarantine_id]))
