@@ -192,8 +192,7 @@ class Context:
         if not console.is_terminal:
             console.width = WIDE if wide or columns else NARROW
         chosen = chosen_columns(rows, columns, wide=wide, width=console.width)
-        room = console.width if wide is None and columns is None else None
-        console.print(table_of(rows, chosen, title=title, width=room) if rows else "nothing")
+        console.print(table_of(rows, chosen, title=title, width=console.width) if rows else "nothing")
         left_out = len(rows[0]) - len(chosen) if rows and columns is None else 0
         if left_out and wide is False:
             self.say(f"{left_out} more columns are empty or do not fit: --wide, or --columns a,b")

@@ -51,7 +51,7 @@ def chosen_columns(rows: Sequence[Row], columns: str | None, *, wide: bool | Non
     return [name for number, (name, end) in enumerate(zip(filled, ends, strict=True)) if not number or end <= width]
 
 
-def table_of(rows: Sequence[Row], columns: Sequence[str], *, title: str = "", width: int | None = None) -> "Group":
+def table_of(rows: Sequence[Row], columns: Sequence[str], *, title: str = "", width: int) -> "Group":
     """A table with one line per row, or one record per block: a list of fields for each row.
 
     Blocks are for a single row with many columns, and for rows that are wider than `width` characters.
@@ -59,7 +59,7 @@ def table_of(rows: Sequence[Row], columns: Sequence[str], *, title: str = "", wi
     from rich.console import Group
     from rich.text import Text
 
-    is_wide = width is not None and sum(_GAP + _needed(rows, name, wrapped=_WRAPPED) for name in columns) > width
+    is_wide = sum(_GAP + _needed(rows, name, wrapped=_WRAPPED) for name in columns) > width
     if is_wide or (len(rows) == 1 and len(columns) > _MOST_FIELDS_IN_A_LINE):
         blocks = [part for row in rows for part in (_block(row, columns), Text())][:-1]
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cdc_pipeline.cli.context import Context
 from cdc_pipeline.cli.tables import NARROW, cell, chosen_columns, duration, header, table_of
 from cdc_pipeline.errors import UsageError
 
@@ -50,6 +51,17 @@ def test_a_table_of_many_columns_keeps_those_that_fit_and_leaves_the_empty_ones_
 def test_all_columns_come_when_they_are_asked_for_and_some_by_name() -> None:
     assert chosen_columns([LAG, LAG], None, wide=True, width=NARROW) == list(LAG)
     assert chosen_columns([LAG, LAG], "state, stream_alarm", wide=False, width=NARROW) == ["state", "stream_alarm"]
+
+
+def test_no_value_is_cut_where_all_columns_do_not_fit_and_stdout_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = [f"column_{number}" for number in range(30)]
+    rows = [{name: f"{name} of {row} as a value" for name in names} for row in range(2)]
+    for chosen in ({"wide": True}, {"columns": ",".join(names)}):
+        Context(config=Path("pipeline.yml"), as_json=False).show(rows, **chosen)
+        shown = capsys.readouterr().out
+        assert [value for row in rows for value in row.values() if value not in shown] == []
 
 
 def test_a_column_that_nobody_knows_is_refused_with_those_that_there_are() -> None:
