@@ -35,7 +35,8 @@ _TIMEOUT_SECONDS = 10
 _PINGED_AFTER_SECONDS = 1.0
 _UNUSED_SINCE = "unused since"
 _SETTING = "metadata_store"
-_READ_ONLY, _IDLE_FOR_TOO_LONG = "25006", "25P03"
+_READ_ONLY, _IDLE_FOR_TOO_LONG, _TOO_LONG = "25006", "25P03", "57014"
+_CLOSED = "server closed the connection"
 _AWAY = frozenset({_READ_ONLY, _IDLE_FOR_TOO_LONG})
 """Of errors that the driver counts among its internal ones: a standby before its promotion, and an ended session."""
 _OF_TLS = {"sslmode", "sslnegotiation", "sslcert", "sslkey", "sslpassword", "sslrootcert", "sslcrl"}
@@ -206,19 +207,17 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
-        words = _words(error)
-        raise StoreAway(
-            f"the metadata store did not answer: {words}",
-            remedy=f"{remedy_for(words, None, setting=_SETTING)}; the same call is safe to repeat then",
-        ) from error
+        raise _away(_words(error), _sqlstate(error.orig) if isinstance(error, DBAPIError) else None) from error
     except (IntegrityError, DataError) as error:
         raise RegistryError(
             f"the metadata store refused a row: {_words(error)}",
             remedy="nothing was written; look at the row that the message names",
         ) from error
     except DBAPIError as error:
-        words = _words(error)
-        if _sqlstate(error.orig) in _AWAY:
+        words, sqlstate = _words(error), _sqlstate(error.orig)
+        if sqlstate == _IDLE_FOR_TOO_LONG:
+            raise _away(words, sqlstate) from error
+        if sqlstate in _AWAY:
             raise StoreAway(
                 f"the metadata store accepts no changes: {words}",
                 expected="the primary server",
@@ -229,6 +228,21 @@ def translated_errors() -> Iterator[None]:
             expected="a database of its own, and a role that owns what is in it",
             remedy=f"correct {_SETTING} or the role's rights, and run the command again",
         ) from error
+
+
+def _away(words: str, sqlstate: str | None) -> StoreAway:
+    if sqlstate == _TOO_LONG:
+        return StoreAway(
+            f"the metadata store ended a statement: {words}",
+            expected="statements that end within the time limit",
+            remedy="ask for fewer rows, or repeat the same call when the server has less to do",
+        )
+    remedy = remedy_for(words, None, setting=_SETTING)
+    if sqlstate == _IDLE_FOR_TOO_LONG or _CLOSED in words:
+        remedy = f"if it runs, it ended a session that paused in a transaction for eight seconds; else {remedy}"
+    return StoreAway(
+        f"the metadata store did not answer: {words}", remedy=f"{remedy}; the same call is safe to repeat then"
+    )
 
 
 def _sqlstate(error: BaseException | None) -> str | None:

@@ -9,6 +9,8 @@ from sqlalchemy import Engine, make_url, text
 from cdc_pipeline.errors import StoreAway
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.operations.rebuild import Rebuild
+from tests.support.command_line import query
+from tests.support.eventually import eventually
 from tests.support.metadata_store import STREAM, opened_shop
 from tests.support.streams import run_sql
 
@@ -71,6 +73,28 @@ def test_a_server_that_is_still_read_only_is_away_and_left(engine: Engine, datab
     assert found.value.retryable
     run_sql(database, "SET default_transaction_read_only = off", f'ALTER DATABASE "{name}" RESET ALL')
     create_table(engine)
+
+
+def test_a_statement_that_took_too_long_is_called_so(engine: Engine) -> None:
+    counted = "SET LOCAL statement_timeout = '50ms'; SELECT count(*) FROM generate_series(1, 1000000000000)"
+    with (
+        pytest.raises(StoreAway, match=r"ended a statement: .*statement timeout.*fewer rows"),
+        Database(engine=engine).transaction("test") as connection,
+    ):
+        connection.execute(text(counted))
+
+
+def test_a_session_that_the_server_ended_as_idle_in_a_transaction_is_called_so(engine: Engine, database: str) -> None:
+    with pytest.raises(StoreAway, match=r"if it runs, it ended a session that paused in a transaction.*else start it"):
+        pause_in_a_transaction(engine, database)
+
+
+def pause_in_a_transaction(engine: Engine, database: str) -> None:
+    sessions = "SELECT FROM pg_stat_activity WHERE application_name = 'cdc' AND datname = current_database()"
+    with Database(engine=engine).transaction("test") as connection:
+        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '50ms'"))
+        assert eventually(lambda: query(database, sessions) == [])
+        connection.execute(text("SELECT 1"))
 
 
 def create_table(engine: Engine) -> None:
