@@ -48,6 +48,12 @@ ENDED_PARTITIONS = text("""
     FROM generate_series(1, :history) AS n
     """)
 
+WAITING_EVENTS = text("""
+    INSERT INTO cdc.quarantine (table_id, stream_partition, version, start_offset, end_offset, reason, "column",
+                                payload, place)
+    SELECT 1, 0, '0', '0', '1', 'no', 'note', '{}', '0000000000000001-' || n FROM generate_series(1, :history) AS n
+    """)
+
 
 @pytest.fixture
 def shop(database: str) -> Iterator[Shop]:
@@ -182,6 +188,15 @@ def test_with_a_long_history_only_rows_of_the_backlog_are_touched(shop: Shop) ->
                 touched[ask.__name__, statement] = rows_touched(shop.engine, statement, parameters)
     assert {name for name, _ in touched} == {ask.__name__ for ask in QUESTIONS}
     assert {place: rows for place, rows in touched.items() if rows > 4 * BACKLOG} == {}
+
+
+def test_the_lag_reads_each_event_in_quarantine_three_times_at_most(shop: Shop) -> None:
+    with shop.engine.begin() as connection:
+        connection.execute(WAITING_EVENTS, {"history": HISTORY})
+    with recorded(shop.engine) as statements:
+        lag(shop)
+    touched = [rows_touched(shop.engine, *each) for each in statements if "v_table_lag" in each[0]]
+    assert 0 < sum(touched) < 3.5 * HISTORY
 
 
 def test_the_measure_sees_a_scan_of_the_history(shop: Shop) -> None:

@@ -110,6 +110,14 @@ def test_a_reader_that_was_left_out_gets_its_rights_at_the_next_upgrade(migrated
         assert connection.scalar(text(readable)) is True
 
 
+def test_an_upgrade_makes_the_views_anew(migrated: Engine, database: str) -> None:
+    with migrated.begin() as connection:
+        connection.exec_driver_sql("UPDATE cdc.alembic_version SET version_num = '0026'; DROP VIEW cdc.v_quarantine")
+    assert upgrade(database) == head()
+    with open_metadata_store(database, stream="shop") as store:
+        assert store.inspection.run("quarantine") == []
+
+
 def test_two_upgrades_at_once_make_one_store(database: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(upgrade, [database] * 2)) == [head()] * 2
