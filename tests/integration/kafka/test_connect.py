@@ -142,7 +142,7 @@ def go_on(workload: Workload) -> None:
 
 
 def quarantined(store_url: str) -> Sequence[object]:
-    return query(store_url, "SELECT reason, count(*) FROM cdc.quarantined_event GROUP BY 1")
+    return query(store_url, "SELECT reason, count(*) FROM cdc.quarantine GROUP BY 1")
 
 
 def test_the_lake_equals_the_database_though_consumer_broker_and_connect_are_killed(
