@@ -27,6 +27,8 @@ _SCHEMA_CHANGE = _TIMES | {"source", "position", "databaseName", "schemaName", "
 """All fields that these messages may have. A flattened row may have some of them, among others."""
 OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
 _MICROSECONDS = 1_000
+_REGISTRY_BYTES = 5
+"""A zero byte and the number of a schema, before what converters of a schema registry write."""
 LAST_TIME = 221_845_392_000_000_000
 """The year 9000 in microseconds since 1970. Later time slices could end after the last year that Python can hold."""
 
@@ -225,6 +227,8 @@ def _unwrapped(value: object, parse: Parse = parsed_json) -> tuple[Fields | None
 def _parsed(value: object, parse: Parse = parsed_json) -> object:
     if not isinstance(value, str | bytes):
         return value
+    if value[:1] in ("\0", b"\0") and len(value) > _REGISTRY_BYTES:
+        raise Undecodable("is encoded by a schema registry's converter; set JsonConverter for key and value")
     try:
         parsed: object = parse(value)
     except Undecodable as error:

@@ -23,6 +23,8 @@ _LOOK_SECONDS = 1.0
 _CRITICAL = 2
 _QUEUED_KILOBYTES = 32 << 10
 """What the client may fetch ahead. It bounds the memory of a consumer, whatever the number of partitions."""
+_COMMIT_MILLISECONDS = 3_000
+"""How long `close` waits for a commit while the group has no coordinator: librdkafka waits for a session's time."""
 _REFUSED = {
     KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes begin with an underscore
     KafkaError._SSL,  # noqa: SLF001
@@ -31,6 +33,7 @@ _REFUSED = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
+_LOST = ("transport failure", "disconnected", "timed out")
 Answer = TypeVar("Answer")
 
 
@@ -55,6 +58,7 @@ class KafkaClient:
             "check.crcs": True,
             "allow.auto.create.topics": False,
             "queued.max.messages.kbytes": _QUEUED_KILOBYTES,
+            "session.timeout.ms": _COMMIT_MILLISECONDS,
         }
         try:
             self.consumer = Consumer(login | reading)
@@ -101,7 +105,7 @@ class KafkaClient:
     def fail(self, error: KafkaError) -> Never:
         """Raises the error as one of ours. The client reports a refused login only as a connection that fails."""
         cause = self._trouble if self._trouble is not None and _is_refused(self._trouble) else error
-        if cause.code() in _REFUSED:
+        if _is_refused(cause):
             raise SourceError(
                 f"the Kafka brokers {self.servers} refuse: {cause.str()}",
                 expected="a user who may read and describe the topics",
@@ -114,6 +118,7 @@ class KafkaClient:
 
     def close(self) -> None:
         self.consumer.close()
+        del self.admin  # Its threads and connections end with the last reference, and it is in a cycle with `_note`.
 
     def _note(self, error: KafkaError) -> None:
         if self._trouble is None or (_is_refused(error) and not _is_refused(self._trouble)):
@@ -122,7 +127,11 @@ class KafkaClient:
 
 
 def _is_refused(error: KafkaError | None) -> bool:
-    return error is not None and error.code() in _REFUSED
+    """Returns whether the brokers refuse the login. A connection lost during it has the same code as a refusal."""
+    if error is None or error.code() not in _REFUSED:
+        return False
+    is_of_login = error.code() == KafkaError._AUTHENTICATION  # noqa: SLF001
+    return not (is_of_login and any(word in error.str().lower() for word in _LOST))
 
 
 def _login(settings: KafkaSource, folder: Path) -> dict[str, Any]:

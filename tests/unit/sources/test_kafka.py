@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
 from pydantic import ValidationError
 
 from cdc_pipeline.consume.slice_cutter import SliceCutter
-from cdc_pipeline.errors import PartitionFailed, StreamMoved
+from cdc_pipeline.errors import PartitionFailed, SourceAway, SourceError, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Skipped, content_of
@@ -153,3 +153,29 @@ def test_records_that_cannot_be_read_stop_their_partition_alone(records: TopicRe
 def test_a_log_that_was_truncated_is_surveyed_again(records: TopicRecords) -> None:
     with pytest.raises(StreamMoved, match=r"the broker cannot continue orders \[0\]"):
         records._refuse(KafkaError(KafkaError._LOG_TRUNCATION), records.partitions[3])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("SASL PLAIN mechanism handshake failed: Local: Broker transport failure", SourceAway),
+        ("SASL authentication error: Disconnected", SourceAway),
+        ("SASL authentication error: Authentication failed", SourceError),
+    ],
+)
+def test_a_connection_that_is_lost_during_the_login_is_no_refusal(
+    text: str, kind: type[SourceError], records: TopicRecords
+) -> None:
+    with pytest.raises(SourceError) as failed:
+        records._client.fail(KafkaError(KafkaError._AUTHENTICATION, text))
+    assert type(failed.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"\0\0\0\0\5\2", json.dumps(CREATE).encode()), (b'{"id": 1}', b"\0\0\0\0\5\xfe\2abc")],
+    ids=["key", "value"],
+)
+def test_what_a_schema_registrys_converter_wrote_is_refused_by_what_it_is(key: bytes, value: bytes) -> None:
+    found = record_content(record_line(Message(key=key, value=value), "orders 0"))
+    assert "is encoded by a schema registry's converter; set JsonConverter for key and value" in str(found)
