@@ -17,7 +17,8 @@ _RECORD_BYTES = 100
 class RecordLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Implements `SourceLine`. Key and value stay apart, so that no content of one can be taken for the other.
 
-    `deleted_rows`: the table of which a tombstone deletes a row, None if tombstones have no effect.
+    `headers`: None if they cannot be read. `deleted_rows`: the table of which a tombstone deletes a row, None if
+    tombstones have no effect.
     """
 
     place: int
@@ -26,7 +27,7 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     written: int
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, str | None]
+    headers: Mapping[str, str | None] | None
     digest: str = ""
     deleted_rows: TableName | None = None
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from operator import methodcaller
 from typing import Never
 
 from confluent_kafka import (
@@ -23,8 +24,8 @@ from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import attempt
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
-from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
-from cdc_pipeline.sources.kafka.topics import partition_name
+from cdc_pipeline.sources.kafka.client import ANSWER_SECONDS, CALL_SECONDS, KafkaClient
+from cdc_pipeline.sources.kafka.topics import partition_name, read_ends
 
 _MOST_AT_ONCE = 5_000
 _MOST_WAITING_BYTES = 16 << 20
@@ -39,6 +40,9 @@ _GONE = {
     KafkaError.OFFSET_OUT_OF_RANGE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+_CALL_HEADERS = methodcaller("headers")
+"""The client returns a broken list with the error of a name that is no UTF-8. The interpreter passes over that error in
+a plain call that it has optimized, and dies of the list."""
 _DAMAGED = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}  # noqa: SLF001
 
 
@@ -187,13 +191,23 @@ class TopicRecords:
 
     def mark_ends(self) -> None:
         """Makes `at_end` wait for everything that the broker has now. Raises as `fetch` does."""
-        for part in self.partitions.values():
-            place = TopicPartition(part.topic, part.partition)
+        places = [TopicPartition(part.topic, part.partition) for part in self.partitions.values()]
+        for place, end in read_ends(self._client, places).items():
+            part = self._by_place[place.topic, place.partition]
             try:
-                ends = self._client.consumer.get_watermark_offsets(place, timeout=CALL_SECONDS)
-            except KafkaException as error:
-                self._refuse(error.args[0], part)
-            part.must_reach = part.must_reach if ends is None else max(part.must_reach, ends[1])
+                found = end.result(ANSWER_SECONDS).offset
+            except KafkaException:
+                found = self._end_of(part)
+            part.must_reach = max(part.must_reach, found)
+
+    def _end_of(self, part: PartitionRecords) -> int:
+        """Returns the end of one partition. Unlike the request for many, it is repeated while a leader is elected."""
+        place = TopicPartition(part.topic, part.partition)
+        try:
+            ends = self._client.consumer.get_watermark_offsets(place, timeout=CALL_SECONDS)
+        except KafkaException as error:
+            self._refuse(error.args[0], part)
+        return part.must_reach if ends is None else ends[1]
 
     def _pause_full(self) -> None:
         """Pauses partitions whose records wait to be taken, so that the memory of a consumer is bounded."""
@@ -245,14 +259,18 @@ def record_line(message: Message, name: str, deleted_rows: TableName | None = No
         written=min(max(time * _MICROSECONDS, 0), LAST_TIME) if kind in _HAS_TIME else 0,
         key=message.key(),
         value=message.value(),
-        headers={name: _text(content) for name, content in _headers(message)},
+        headers=_headers(message),
         deleted_rows=deleted_rows,
     )
 
 
-def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
-    headers = message.headers() or []
-    return list(headers.items()) if isinstance(headers, dict) else list(headers)
+def _headers(message: Message) -> dict[str, str | None] | None:
+    """Returns the record's headers, None if they cannot be read: the client refuses a name that is no UTF-8."""
+    try:
+        headers = _CALL_HEADERS(message) or []
+    except SystemError:
+        return None
+    return {name: _text(content) for name, content in (headers.items() if isinstance(headers, dict) else headers)}
 
 
 def _text(content: str | bytes | None) -> str | None:

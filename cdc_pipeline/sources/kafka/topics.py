@@ -1,11 +1,12 @@
 """The state of topics: their partitions, the offsets that the broker keeps, and how it deletes records."""
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, OffsetSpec
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.kafka.client import ANSWER_SECONDS, CALL_SECONDS, KafkaClient
@@ -114,6 +115,20 @@ def read_transaction_topic(client: KafkaClient, cluster: Cluster, name: str) -> 
             " (topic.creation...) before the first transaction; or correct or leave out source.transactions",
         )
     return read_topics(client, cluster, (name,))[name]
+
+
+def read_ends(
+    client: KafkaClient, places: Collection[TopicPartition]
+) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+    """Asks for the offsets after the last committed records of partitions, by one request to each broker."""
+    if not places:
+        return {}
+    wanted = dict.fromkeys(places, OffsetSpec.latest())
+    committed = IsolationLevel.READ_COMMITTED
+    found: dict[TopicPartition, Future[ListOffsetsResultInfo]] = client.admin.list_offsets(
+        wanted, isolation_level=committed, request_timeout=CALL_SECONDS
+    )
+    return found
 
 
 def _settings(client: KafkaClient, names: Collection[str]) -> dict[str, dict[str, str]]:
