@@ -111,8 +111,12 @@ class Consumer:
         return ranges
 
     def is_to_be_registered(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> bool:
-        """Returns False for a cut without any progress: no offset, no request, and no later time of an idle source."""
-        return cut.requested or cut.read_until is not None or any(not part.is_empty for part in ranges)
+        """Returns False for a cut without any progress: no offset, no request, and no later time of an idle source.
+
+        Nothing is known of a source's time while all stream partitions rest.
+        """
+        is_later = cut.read_until is not None and bool(ranges)
+        return cut.requested or is_later or any(not part.is_empty for part in ranges)
 
     def write_slice_files(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> tuple[Slice, ...]:
         """Writes one slice file per table and stream partition with events; the files are durable on return."""
@@ -204,7 +208,7 @@ class Consumer:
     def _with_silent_changes(self, cut: CutSlices) -> CutSlices:
         """Adds an empty slice for each table whose columns changed before the cut and that has no event in the cut."""
         shown = {name for name, _ in cut.slices}
-        first = min(self._offsets)
+        first = min(self._offsets, default=0)
         silent = {
             (name, first): SliceRows(schema=schema, rows=event_schema(schema).empty_table())
             for name, schema in self._changing.items()

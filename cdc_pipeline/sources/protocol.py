@@ -162,8 +162,8 @@ class SourceSurvey(Protocol):
     as a promoted standby does. `stream_partitions`: their numbers; a mapping if the source has names for them, which
     `PartitionProgress.last_position` keeps under "partition". `first_offset`: the first offset of a stream partition
     that was never read. `stale`: registered tables that cannot be read further, each with the reason; a new snapshot
-    repairs the `mendable` ones. `refused`: tables that were never read and cannot be read. `statements`: what `set_up`
-    runs on the source.
+    repairs the `mendable` ones. `refused`: tables that were never read and cannot be read. `resting`: registered stream
+    partitions that cannot be read now, each with the reason. `statements`: what `set_up` runs on the source.
     """
 
     @property
@@ -182,6 +182,8 @@ class SourceSurvey(Protocol):
     def mendable(self) -> Collection[TableName]: ...
     @property
     def refused(self) -> Mapping[TableName, SourceError]: ...
+    @property
+    def resting(self) -> Mapping[int, SourceError]: ...
     @property
     def statements(self) -> tuple[str, ...]: ...
 

@@ -147,6 +147,7 @@ class MemorySurvey:
     stale: Mapping[TableName, TableStale] = field(default_factory=dict)
     mendable: Collection[TableName] = ()
     refused: Mapping[TableName, SourceError] = field(default_factory=dict)
+    resting: Mapping[int, SourceError] = field(default_factory=dict)
 
     @property
     def identity(self) -> StreamIdentity:

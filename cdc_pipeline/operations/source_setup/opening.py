@@ -1,8 +1,8 @@
 """Opens a consumer at the registered offsets. Creates nothing on the source, and registers no stream and no table."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -51,16 +51,20 @@ class ConsumerOpening:
     on_step: OnStep
 
     @contextmanager
-    def opened(self, take: Callable[[str], Assignment] | None = None) -> Iterator[Consumer]:
+    def opened(
+        self, take: Callable[[str], Assignment] | None = None, without: Collection[int] = ()
+    ) -> Iterator[Consumer]:
         """Takes every stream partition and opens a consumer. The previous owner gets StaleEpoch when it next registers.
 
         `take`: takes a part of the stream partitions instead, given the offset of one that was never read.
+        `without`: stream partitions that are not read.
         Registered tables whose changes are incomplete become stale. Changed columns of the others are recorded. Raises
         SourceError if `cdc setup-source` has to be run first. Raises StreamMoved if a table turns out to be stale while
         it is read, before any of its incomplete changes is registered.
         """
         survey = self._ready_survey()
-        assignment = (take or self._take_stream)(survey.first_offset)
+        assignment = _without((take or self._take_stream)(survey.first_offset), {*without, *survey.resting})
+        self._note_resting(survey)
         with closing(survey.open(self._start(assignment))) as stream:
             try:
                 yield self._consumer(survey, assignment, stream)
@@ -72,6 +76,13 @@ class ConsumerOpening:
 
     def _take_stream(self, first_offset: str) -> Assignment:
         return self.store.streams.take_stream(self.registered.name, owner=self.owner, first_offset=first_offset)
+
+    def _note_resting(self, survey: SourceSurvey) -> None:
+        """Stores why stream partitions are not read as their alarm: the first cut that has them again clears it."""
+        for number, error in survey.resting.items():
+            log.error("stream partition not read", found=error.found, remedy=error.remedy)
+            alarm = f"{type(error).__name__}: {error}"
+            self.store.streams.raise_alarm(self.registered.name, alarm, stream_partition=number)
 
     def _ready_survey(self) -> SourceSurvey:
         """Surveys the source for the registered tables, records what changed, and returns the survey.
@@ -195,6 +206,12 @@ class ConsumerOpening:
         for name, description in changed.items():
             self.store.tables.set_shapes(self.store.tables.table(name).table_id, description)
         watch.look()
+
+
+def _without(assignment: Assignment, left_out: Collection[int]) -> Assignment:
+    """Returns the assignment without stream partitions that are not read: no cut has them, so their times stay."""
+    kept = {number: offset for number, offset in assignment.next_offset.items() if number not in left_out}
+    return replace(assignment, next_offset=kept)
 
 
 def _last_time(assignment: Assignment, boundary: Boundary | None) -> datetime | None:

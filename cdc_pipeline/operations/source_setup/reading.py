@@ -1,7 +1,7 @@
 """Runs a consumer, and opens it again after the source changed or a server was not reachable."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Event
@@ -63,12 +63,12 @@ class ConsumerRuns:
     opening: ConsumerOpening
 
     @contextmanager
-    def open(self) -> Iterator[Consumer]:
+    def open(self, without: Collection[int] = ()) -> Iterator[Consumer]:
         """Opens a consumer at the registered offsets, as `ConsumerOpening.opened` does.
 
         An error that stops the stream is stored as the stream's alarm in the metadata store, until the next cut.
         """
-        with self.registered.kept_alarm(), self.opening.opened() as consumer:
+        with self.registered.kept_alarm(), self.opening.opened(without=without) as consumer:
             yield consumer
 
     def consume(self, stop: Event, beat: Beat = _no_beat) -> None:
@@ -128,7 +128,8 @@ class ConsumerRuns:
     def consume_until_idle(self) -> int:
         """Registers everything that the source held at the time of the call; returns the position after it.
 
-        Raises SourceBusy while other consumers share the stream.
+        Raises SourceBusy while other consumers share the stream. Raises PartitionFailed after all other stream
+        partitions are registered.
         """
         shared = self._is_shared()
         others = self.opening.store.consumers.others(self.registered.name, owner=self.opening.owner) if shared else ()
@@ -138,15 +139,25 @@ class ConsumerRuns:
                 expected="no other consumer, to read every stream partition until it is idle",
                 remedy="stop them first; or leave it to them, since they read all the time",
             )
-        pauses = self._pauses()
+        pauses, failed = self._pauses(), dict[int, PartitionFailed]()
         while True:
             begun = time.monotonic()
             try:
-                with self._noticed(), self.open() as consumer:
-                    return stream_to_slices_until_idle(consumer)
+                with self._noticed(), self.open(failed) as consumer:
+                    end = stream_to_slices_until_idle(consumer)
+                for failure in failed.values():
+                    raise failure
+            except PartitionFailed as error:
+                if not shared or error.stream_partition in failed:
+                    raise
+                failed[error.stream_partition] = error
+                log.warning("stream partition stopped", found=error.found, remedy=error.remedy)
+                continue
             except StreamMoved as error:
                 pause = pauses.pause(time.monotonic() - begun)
                 log.warning("stream opened again", found=error.found, next_try_seconds=pause)
+            else:
+                return end
             _wait(Event(), pause, _no_beat)
 
 

@@ -36,6 +36,10 @@ class EventsSurvey:
         return ()
 
     @property
+    def resting(self) -> Mapping[int, SourceError]:
+        return {}
+
+    @property
     def statements(self) -> tuple[str, ...]:
         return ()
 

@@ -89,20 +89,33 @@ class TopicSurvey(EventsSurvey):
 
     @cached_property
     def refused(self) -> Mapping[TableName, SourceError]:
+        """New tables whose records are not all there, and registered ones without any topic.
+
+        With the transaction topic, also those without some of their topics: their transactions would never be whole.
+        """
         new = [table.table for table in self.listed if table.table not in self.registered]
-        found = {name: next(self._gaps(name), None) for name in new}
-        # A topic that is not shown may be hidden from this user: its partitions stay where they are until it is shown.
-        found |= {name: next(self._lost(name), None) for name in self.registered if name not in self.stale}
-        return {
+        gaps = {name: next(self._gaps(name), None) for name in new}
+        found = {
             name: SourceError(
                 why,
                 expected=f"every record of the topics of {name}",
                 remedy="mend source.topic or the topic's cleanup.policy; or write begin: kept (compacted: upserts)"
                 f" under source, if what is kept has every row. If it has not: {_AGAIN}",
             )
-            for name, why in found.items()
+            for name, why in gaps.items()
             if why is not None
         }
+        for name in self.registered.keys() - self.stale.keys():
+            hidden = self._hidden(name)
+            if hidden and (self.of_transactions is not None or not self.topic_map.of_table.get(name)):
+                found[name] = hidden[min(hidden)]
+        return found
+
+    @cached_property
+    def resting(self) -> Mapping[int, SourceError]:
+        """Those of topics that are not shown: they may be hidden from this user, and are read once they are shown."""
+        live = self.registered.keys() - self.stale.keys()
+        return {number: error for name in live for number, error in self._hidden(name).items()}
 
     def identities(self, table: TableName) -> Mapping[str, str]:
         return {name: self.topics[name].topic_id for name in self.topic_map.of_table.get(table, ())}
@@ -227,14 +240,22 @@ class TopicSurvey(EventsSurvey):
             # Nothing of it was registered yet, so no partition says which topic it is of.
             yield f"the topic {again} was deleted and created again since {table} was set up"
 
-    def _lost(self, table: TableName) -> Iterator[str]:
-        """Yields each topic of a registered table that the cluster does not show any more."""
-        pattern = self.settings.topic_pattern(table)
-        for place in self.progress.values():
-            topic = topic_of(place.last_position.get(PARTITION_NAME, ""))
-            is_shown = topic in self.topics or topic == self.settings.transactions
-            if not is_shown and pattern.fullmatch(topic) is not None:
-                yield f"the cluster does not show the topic {topic} of {table} to this user any more"
+    def _hidden(self, table: TableName) -> dict[int, SourceError]:
+        """Returns the stream partitions of a registered table whose topics the cluster does not show any more."""
+        pattern, shown = self.settings.topic_pattern(table), {*self.topics, self.settings.transactions}
+        topics = {
+            number: topic_of(place.last_position.get(PARTITION_NAME, "")) for number, place in self.progress.items()
+        }
+        return {
+            number: SourceError(
+                f"the cluster does not show the topic {topic} of {table} to this user any more",
+                expected="every topic that was read",
+                remedy="let source.username describe and read it. If it was deleted for good, let source.topic match it"
+                f" no longer, or take {table} out of pipeline.yml",
+            )
+            for number, topic in topics.items()
+            if topic not in shown and pattern.fullmatch(topic)
+        }
 
     def _gap(self, topic: Topic, name: str, kept: KeptRecords, place: PartitionProgress | None) -> Iterator[str]:
         offset = decode_position(place.offset) if place is not None and place.offset else 0

@@ -68,6 +68,10 @@ class PostgresSurvey:
         return self.plan.refused
 
     @property
+    def resting(self) -> Mapping[int, SourceError]:
+        return {}
+
+    @property
     def statements(self) -> tuple[str, ...]:
         return self.plan.statements
 

@@ -107,3 +107,20 @@ def test_a_topic_that_is_created_again_before_its_first_cut_is_another_one(offse
     (topic,) = found.topics.values()
     again = replace(set_up, topics={topic.name: replace(topic, topic_id="B")})
     assert f"{topic.name} was deleted and created again since {ORDERS} was set up" in why_stale(again)
+
+
+def test_a_topic_that_is_not_shown_rests_alone_and_its_table_is_read_from_the_others() -> None:
+    hidden = PartitionProgress(offset=encode_position(3), last_position={PARTITION_NAME: "b.orders [0]"})
+    both = kafka(topic="^(public|b).{table}")
+    found = survey(both, {0: READ}, {0: place(0, 5_050), 1: hidden})
+    assert [table.name for table in found.tables] == [ORDERS]
+    assert found.resting.keys() == {1}
+    assert "does not show the topic b.orders of shop.public.orders" in str(found.resting[1])
+    assert "let source.topic match it no longer" in found.resting[1].remedy
+    assert survey(kafka(), {0: READ}, {0: place(0, 5_050), 1: hidden}).resting == {}
+
+
+def test_a_table_of_which_no_topic_is_shown_is_refused() -> None:
+    found = replace(survey(kafka(), {0: READ}, {0: place(0, 5_050)}), topics={}, topic_map=TopicMap(of_table={}))
+    assert found.refused[ORDERS] is not None
+    assert found.resting.keys() == {0}
