@@ -49,11 +49,20 @@ class Decoding:
         self._upserts = frozenset(upserts)
         self._places = dict.fromkeys(range(partitions), 0)
         self._position = 0
+        self._known = known or {}
+        self._tables = tables
+        self._horizons = horizons or {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Goes on with a new decoder from the registered state."""
+        tables, partitions = self._tables, len(self.registered)
+        without_name = dict.fromkeys(range(partitions), tables[0].table)
         self._decoder = DebeziumDecoder(
-            tables=DebeziumTables(tables, known or {}, dict.fromkeys(range(partitions), tables[0].table), upserts),
+            tables=DebeziumTables(tables, self._known, without_name, self._upserts),
             sequence_by=(),
             last_position=self.registered,
-            horizons=horizons or {},
+            horizons=self._horizons,
             alone=partitions == 1,
         )
 

@@ -133,10 +133,19 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
 
 def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
     """Returns the delete; none for the delete event of a key change, whose create event says everything."""
-    if _id_in(event.new_key, layout) is not None:
-        return ()
+    return () if _id_in(event.new_key, layout) is not None else (delete_of(event, layout),)
+
+
+def delete_of(event: EnvelopeEvent, layout: Layout) -> Change:
+    """Returns the delete of the row that a delete event names, whether it is of a key change or not."""
     old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
-    return (Change(operation=Operation.DELETE, values=old_id or {}),)
+    return Change(operation=Operation.DELETE, values=old_id or {})
+
+
+def is_other_half(following: EnvelopeEvent | None, event: EnvelopeEvent, layout: Layout) -> bool:
+    """Returns whether `following` is the create event of the key change that the delete event `event` is of."""
+    old_id = None if following is None else _id_in(following.old_key, layout)
+    return old_id is not None and old_id == delete_of(event, layout).values
 
 
 def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | None) -> Fields | None:

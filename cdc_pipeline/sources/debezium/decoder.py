@@ -20,7 +20,7 @@ from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, at
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
 from cdc_pipeline.sources.debezium.plain_events import Adding, Part, PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
-from cdc_pipeline.sources.debezium.sent_again import check_server, is_repeated, version_elsewhere
+from cdc_pipeline.sources.debezium.sent_again import changes_again, check_server, is_repeated, version_elsewhere
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 from cdc_pipeline.sources.protocol import TableEvents
@@ -186,6 +186,9 @@ class DebeziumDecoder:
         placed, earlier = self._taken.run_of(layout), ""
         if own < position and not self._alone and not self._sequence_by:
             earlier = version_elsewhere(event, own, raw.place, before_it)
+            changes = changes_again(event, changes, layout, memory, adding.following)
+        else:
+            memory.end_again()
         for change in changes:
             is_early = earlier and change.operation in _DELETING
             if not is_early or earlier >= memory.horizon.version:
@@ -217,7 +220,7 @@ class DebeziumDecoder:
 
     def _begins_key_change(self, event: EnvelopeEvent, adding: Adding, layout: Layout) -> bool:
         """Returns whether the next event is the second one of a key change that `event` begins."""
-        following = next((found for line in adding.rest_of_part() if (found := line.event) is not None), None)
+        following = adding.following()
         return following is not None and attempt(partial(self._is_key_change, event, following, layout)) is True
 
     def _is_key_change(self, event: EnvelopeEvent, following: EnvelopeEvent, layout: Layout) -> bool:

@@ -68,7 +68,8 @@ class PartitionMemory:
     a Debezium snapshot, since changes that the snapshot did not see may have lower positions; `rows`: the digests of
     its events at `position`, None if they are not known; `order`: the highest `total_order` of those. `servers`: those
     of MySQL or MariaDB that wrote the events, for tables whose events are compared by position. `has_updates`: whether
-    an update with its row was read since the start. `texts`: which fields of `order_by` are texts.
+    an update with its row was read since the start. `texts`: which fields of `order_by` are texts. `written_again`: the
+    ids of rows whose inserts and updates were sent again since the last event at `position`; None if they are unknown.
     """
 
     position: int = 0
@@ -79,6 +80,7 @@ class PartitionMemory:
     has_updates: bool = False
     texts: tuple[bool, ...] | None = None
     horizon: RowHorizon = field(default_factory=RowHorizon)
+    written_again: set[str] | None = field(default_factory=set)
 
     @classmethod
     def decode(cls, text: str) -> Self:
@@ -86,7 +88,7 @@ class PartitionMemory:
         place, *horizon = text.split(" ")
         place, _, servers = place.partition("@")
         position, *of_rows = place.split(":")
-        memory = cls(position=int(position, 16), rows=None)
+        memory = cls(position=int(position, 16), rows=None, written_again=None)
         memory.servers = tuple(map(int, servers.split(","))) if servers else ()
         if of_rows:
             order, digests = of_rows
@@ -109,6 +111,11 @@ class PartitionMemory:
         servers = f"@{','.join(map(str, self.servers))}" if self.servers else ""
         rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
         return "%032x" % position + known + servers + rest  # noqa: UP031 - half the time, for each transaction
+
+    def end_again(self) -> None:
+        """Records an event that was not sent before: whatever is sent again after it begins anew."""
+        if self.written_again != set():
+            self.written_again = set()
 
     def follow(self, other: Self) -> None:
         """Goes on where `other` ended, if that is higher."""

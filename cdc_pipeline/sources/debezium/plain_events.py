@@ -14,7 +14,7 @@ from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.rows import TakenLines
 from cdc_pipeline.sources.debezium.tables import Layout
-from cdc_pipeline.sources.debezium.versions import encode_place, source_position
+from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 
 _MOST_AT_ONCE, _GROWTH = 4_096, 4
 _FEW = 4
@@ -66,9 +66,10 @@ class Adding:
             self.touched[part][name] = memory.encode_at(positions[min(self.ends[part], end) - 1 - first])
         self.place = end
 
-    def rest_of_part(self) -> Sequence[Line]:
-        """Returns the lines after the next one, up to the end of its part."""
-        return self.lines[self.place + 1 : self.ends[self._parts[self.place]]]
+    def following(self) -> EnvelopeEvent | None:
+        """Returns the event after the next line, up to the end of that line's part."""
+        rest = self.lines[self.place + 1 : self.ends[self._parts[self.place]]]
+        return next((found for line in rest if (found := line.event) is not None), None)
 
     def last_time(self, part: int) -> int | None:
         """Returns the commit time of a part's last line that has one."""
@@ -121,11 +122,15 @@ class PlainTable:
             return 0
         first, end = adding.place, adding.place + len(events)
         memory, raws = self.memory, [line.raw for line in adding.lines[first:end]]
-        positions = list(accumulate(map(source_position, events), max, initial=memory.position))[1:]
+        own = list(map(source_position, events))
+        positions = list(accumulate(own, max, initial=memory.position))[1:]
+        if not self.alone and own != positions and is_exact(events[0]):
+            return 0  # some are sent again: their ids are recorded one by one
         versions = list(map(encode_place, positions, [raw.place for raw in raws]))
         if versions[0] < memory.horizon.version:
             return 0
         memory.event, memory.position = events[-1], positions[-1]
+        memory.end_again()
         memory.has_updates = memory.has_updates or any(event.operation == "u" for event in events)
         adding.go_on_by(self.layout.name, memory, positions)
         operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]

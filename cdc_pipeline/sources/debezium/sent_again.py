@@ -1,11 +1,18 @@
 """Events that are sent again, and how they differ from those of another server, which has a log of its own."""
 
+from collections.abc import Callable
+
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import Operation
+from cdc_pipeline.sources.debezium.changes import Change, delete_of, is_other_half
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 
 _CONTENT = ("op", "before", "after")
+_WRITING = (Operation.INSERT, Operation.UPDATE, Operation.MOVE)
+_MOST_IDS = 100_000
 _READ_AT = ("ts_ms", "ts_us", "ts_ns")
 
 
@@ -61,6 +68,36 @@ def version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: Env
     if before_it is not None and before_it.operation == "d" and source_position(before_it) == own:
         return ""  # both halves of a key change are here, so the order of the lines decides
     return encode_place(own, place)
+
+
+def changes_again(
+    event: EnvelopeEvent,
+    changes: tuple[Change, ...],
+    layout: Layout,
+    memory: PartitionMemory,
+    following: Callable[[], EnvelopeEvent | None],
+) -> tuple[Change, ...]:
+    """Returns the changes of a line that is sent again, in a stream of several partitions.
+
+    The delete event of a key change becomes a delete if its row was written again, or may have been: that row has a
+    version above the create event's, which deletes at its own place in the log if it is in another stream partition.
+    `following`: returns the next event. If it is that create event, the order of the lines decides.
+    """
+    if not is_exact(event) or layout.schema.is_keyless:
+        return changes
+    if event.operation == "d" and not changes:
+        delete = delete_of(event, layout)
+        may_stand = memory.written_again is None or _id_of(delete, layout) in memory.written_again
+        return (delete,) if may_stand and not is_other_half(following(), event, layout) else ()
+    if memory.written_again is not None:
+        memory.written_again.update(_id_of(change, layout) for change in changes if change.operation in _WRITING)
+        if len(memory.written_again) > _MOST_IDS:
+            memory.written_again = None
+    return changes
+
+
+def _id_of(change: Change, layout: Layout) -> str:
+    return repr([change.values.get(name) for name in layout.schema.key])
 
 
 def _distinguishing(event: EnvelopeEvent) -> tuple[str, ...]:
