@@ -101,7 +101,7 @@ def test_a_row_whose_text_is_not_utf8_does_not_fit_and_the_others_are_copied(obj
     files = ExportedFiles(objects=objects, csv=CsvSettings(), on_step=no_step)
     (block,) = files.rows(TABLE, SCHEMA)
     assert [(row.row, row.reason) for row in block.unfit_rows] == [
-        (0, "a.parquet line 1: the value of name does not fit the lake's text")
+        (0, "a.parquet row 1: the value of name does not fit the lake's text")
     ]
     assert block.rows["id"].to_pylist() == [1, 2]
 

@@ -82,13 +82,14 @@ class ExportedFiles:
             layout = FileLayout(csv=self.csv, columns=(*self.leading, *schema.names), texts=texts)
             with step(self.on_step, "source_file.read"):
                 file = RecordFile(self.objects, each["file"], layout)
+            unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
             with closing(file):
                 is_checked = False
                 while not file.is_read:
                     first = file.line + 1
                     with step(self.on_step, "source_file.read"):
                         block = file.take_block(_BLOCK_BYTES)
-                    found = exported_rows(block, schema, file.key, first)
+                    found = exported_rows(block, schema, unit, first)
                     if found.names is not None and not is_checked:
                         _check_columns(file.key, found.names, schema)
                         is_checked = True

@@ -37,8 +37,8 @@ class _Part:
     columns: Sequence[Parsed]
 
 
-def exported_rows(block: RecordBlock, schema: TableSchema, file: str, first: int) -> ExportedRows:
-    """Leaves out blank lines. `first`: the line of the block's first record in the file."""
+def exported_rows(block: RecordBlock, schema: TableSchema, unit: str, first: int) -> ExportedRows:
+    """Leaves out blank lines. `unit`: the file, and whether lines or rows are counted. `first`: the first record's."""
     typed = attempt(lambda: [_part(found.rows, found.columns, schema) for found in block.columns()])
     parts = [] if isinstance(typed, LineRefused) else typed
     others = set(range(block.rows)).difference(*(part.numbers.tolist() for part in parts))
@@ -61,7 +61,7 @@ def exported_rows(block: RecordBlock, schema: TableSchema, file: str, first: int
             UnfitRow(
                 row=row,
                 column=refused[row][0],
-                reason=f"{file} row {first + int(numbers[row])}: {printable(refused[row][1])}",
+                reason=f"{unit} {first + int(numbers[row])}: {printable(refused[row][1])}",
                 texts=_texts(block, int(numbers[row]), schema),
             )
             for row in sorted(refused)
