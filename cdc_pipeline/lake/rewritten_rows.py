@@ -37,7 +37,8 @@ def rewritten_rows(
     if PARTIAL in rows.columns:
         values[PARTIAL] = _partial(change)
     for before, partition in partitions.items():
-        recomputed = partition.column in change.widened
+        # A long value may name no folder in full, as an earlier version wrote it into the log.
+        recomputed = partition.unit == "value" or partition.column in change.widened
         values[partition.lake_column] = (
             partition_expression(partition, values[partition.column]) if recomputed else identifier(before)
         )

@@ -241,13 +241,15 @@ def _wording(path: Path, root: yaml.Node, environment: Mapping[str, str], detail
 
 
 def _variable(environment: Mapping[str, str], key_path: KeyPath) -> str | None:
-    """Returns the name of the variable that sets this key, or a mapping or list around it."""
-    names = {name.upper(): name for name in environment}
-    for depth in range(len(key_path), 0, -1):
-        name = names.get((_PREFIX + "__".join(map(str, key_path[:depth]))).upper())
-        if name is not None:
-            return f"the variable {name}"
-    return None
+    """Returns the name of the variable that sets this key, or a list around it. None if the file sets it."""
+    value: Any = _environment_values(environment)
+    for part in key_path:
+        if isinstance(value, dict) and part not in value:
+            return None
+        value = value[part] if isinstance(value, dict) else value
+    names = {name.lower(): name for name in environment}
+    keys = (_PREFIX + "__".join(map(str, key_path[:depth])) for depth in range(len(key_path), 0, -1))
+    return next((f"the variable {names[key.lower()]}" for key in keys if key.lower() in names), None)
 
 
 def _message(detail: ErrorDetails) -> str:

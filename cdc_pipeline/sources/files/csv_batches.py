@@ -83,8 +83,11 @@ class _WithEnd(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         octets = self._file.read(size)
-        if not octets:
-            octets, self._end = self._end, b""
+        while 0 < len(octets) < size and (more := self._file.read(size - len(octets))):
+            octets += more
+        # Arrow takes a block of a lone line end, behind a carriage return, for the end of the file.
+        room = size - len(octets) if size >= 0 else len(self._end)
+        octets, self._end = octets + self._end[:room], self._end[room:]
         if self._is_checked:
             self._check(octets)
         return octets

@@ -1,5 +1,6 @@
 """The connections of a reader of the log. What the server sends gets the form in which the library reads it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,9 @@ _ASKED_BY_LIBRARY, _NO_CHECKSUM = "LIKE 'BINLOG_CHECKSUM'", "SELECT 'binlog_chec
 _DUMP, _DUMP_GTID = b"\x12", b"\x1e"
 _FORMAT = 15
 _CHECKSUM_SIZE = 4
+_VERSION_START, _VERSION_SIZE = 1 + 19 + 2, 50
+"""Of the server's version in the event that begins a file, behind the byte of the packet and the event's header."""
+_VERSION_NUMBERS = re.compile(rb"[0-9]+(?:\.[0-9]+)*")
 _NONE, _CRC32, _UNDEFINED = 0, 1, 255
 
 
@@ -51,7 +55,8 @@ class Checksums:
         kind = type_of_event(packet)
         if kind == _FORMAT:
             self._read_algorithm(packet[-_CHECKSUM_SIZE - 1])
-        elif kind is not None and self._are_there:
+            return _with_plain_version(packet)
+        if kind is not None and self._are_there:
             return of_its_size(memoryview(packet)[:-_CHECKSUM_SIZE])
         return packet
 
@@ -63,6 +68,14 @@ class Checksums:
                 remedy="read a supported server",
             )
         self._are_there = algorithm == _CRC32
+
+
+def _with_plain_version(packet: bytes) -> bytes:
+    """Keeps the numbers of the server's version alone. The library reads no other version, such as `10.11_patched`."""
+    version = packet[_VERSION_START : _VERSION_START + _VERSION_SIZE]
+    numbers = _VERSION_NUMBERS.match(version)
+    plain = (numbers[0] if numbers else b"10").ljust(_VERSION_SIZE, b"\0")
+    return packet[:_VERSION_START] + plain + packet[_VERSION_START + _VERSION_SIZE :]
 
 
 class _LogConnection(_Connection):

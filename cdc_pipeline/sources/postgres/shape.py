@@ -59,7 +59,15 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                          AND (p.classid, p.objid, p.objsubid) IN (
                              ('pg_attrdef'::regclass, d.oid, 0), ('pg_class'::regclass, a.attrelid, a.attnum))) END,
                    a.attcollation::bigint,
-                   CASE WHEN a.attgenerated <> '' THEN d.oid || '/' || d.xmin ELSE '' END)
+                   -- what else the text names, such as functions and types, by their present names
+                   CASE WHEN a.attgenerated <> '' THEN concat_ws('/', d.oid, d.xmin, (
+                       SELECT string_agg(other.identity, ',' ORDER BY other.identity)
+                       FROM pg_depend AS p
+                       CROSS JOIN LATERAL pg_identify_object(p.refclassid, p.refobjid, p.refobjsubid) AS other
+                       WHERE p.refclassid NOT IN ('pg_class'::regclass, 'pg_attrdef'::regclass)
+                         AND (p.classid, p.objid, p.objsubid) IN (
+                             ('pg_attrdef'::regclass, d.oid, 0), ('pg_class'::regclass, a.attrelid, a.attnum)))
+                   ) ELSE '' END)
                    ORDER BY a.attnum)
         FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),

@@ -216,6 +216,23 @@ def test_one_that_is_dropped_or_renamed_is_followed(request: pytest.FixtureReque
     assert rows == in_source(world, "orders")
 
 
+def test_a_function_that_takes_the_name_of_another_one_computes_in_another_way(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    run_sql(database, f'CREATE PUBLICATION "{database_of(database)}"')
+    function = "CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 * {}'"
+    tables = (
+        "CREATE TABLE orders (id int PRIMARY KEY, a int, g int GENERATED ALWAYS AS (f(a)) STORED)",
+        "CREATE TABLE customers (id int PRIMARY KEY)",
+    )
+    with fresh_store(postgres) as store_url:
+        world = taken(tmp_path, database, store_url, (function.format(2), *tables))
+        run_sql(database, "ALTER FUNCTION f(int) RENAME TO other", function.format(1000))
+        run_sql(database, "INSERT INTO orders VALUES (2, 2)")
+        go_on(world)
+        assert {name: state for name, (state, _) in states(world).items()} == {"orders": "stale", "customers": "live"}
+
+
 def test_a_table_that_was_registered_without_them_is_taken_anew(world: World) -> None:
     with world.process() as pipeline:
         row = pipeline.store.tables.table(name_of(world, "orders"))

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -134,6 +135,27 @@ def test_a_value_of_any_length_names_a_folder_that_a_file_system_takes(
     assert labels == {0: labels[2], **{id_: partition_label(text) for id_, text in enumerate(texts, 1)}}
     assert labels[1] == texts[0]
     assert labels[3] != labels[4]
+
+
+def test_a_long_value_of_an_earlier_version_is_cut_when_its_row_is_written_again(
+    session: SparkSession, store: LocalObjectStore
+) -> None:
+    """An earlier version wrote the whole value into the log, and made no folder of that name."""
+    columns = (Column(name="id", type="int8", number=1), Column(name="name", type="text", number=2))
+    before = TableSchema(columns=(*columns, Column(name="day", type="date", number=3)), key=("id",))
+    after = TableSchema(columns=(*columns, Column(name="day", type="timestamp", number=3)), key=("id",))
+    table = table_of(before, name="shop.public.earlier", partition_by=(PartitionBy(column="name"),))
+    lake, text = spark_lake(session, store, 1000), "x" * 300
+    lake.create_table(table)
+    key = put_staged(store, table, {"id": [1, 2], "name": [text] * 2, "day": [date(2024, 1, 1)] * 2})
+    work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
+    (file,) = lake.compact(table, replace(work, partition=(("_cdc_name_value", text),)))
+    named = replace(file, partition_values=tuple((name, text) for name, _ in file.partition_values))
+    lake.publish(table, LakePublication(snapshot_id="s1", files=(named,), fence_number=0))
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("u", 1, 1, name=text, day=datetime(2024, 1, 2))], schema=after))  # noqa: DTZ001
+    labels = {row["id"]: row["_cdc_name_value"] for row in lake_table_rows(store, table)}
+    assert labels == dict.fromkeys((1, 2), partition_label(text))
 
 
 def test_an_error_says_that_the_name_of_a_data_partition_is_too_long(lake: SparkLake, store: LocalObjectStore) -> None:

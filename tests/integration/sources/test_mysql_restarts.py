@@ -55,6 +55,16 @@ def test_rows_of_an_unlisted_table_never_count_as_rows_of_a_listed_one(
             assert states(pipeline, shop, "orders") == [TableState.REGISTERED]
 
 
+def test_a_server_with_a_version_of_its_own_is_read(store_url: str, tmp_path: Path) -> None:
+    with mariadb_process("--version=10.11_patched-MariaDB") as server, shop_on(server, tmp_path, store_url) as shop:
+        shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
+        with shop.opened("orders") as pipeline:
+            pipeline.source_setup().set_up()
+            shop.run("INSERT INTO orders VALUES (1)")
+            consume(pipeline)
+            assert [event["id"] for event in events_of(pipeline, shop.name("orders"))] == [1]
+
+
 def test_a_transaction_that_a_crash_left_without_its_end_is_left_out(store_url: str, tmp_path: Path) -> None:
     """MariaDB gives its number to the next one. The row is deleted here as the engine's recovery would undo it."""
     with (

@@ -183,6 +183,14 @@ def test_a_mistake_in_a_variable_names_the_variable_and_not_a_line_of_the_file()
     assert "the variable CDC_KEEP: keep: a mapping of keys to values has to stand here" in found
 
 
+def test_a_mistake_beside_what_a_variable_sets_names_the_line_of_the_file() -> None:
+    text = WHOLE.replace("slot: cdc_shop", "heartbeat: often", 1)
+    assert text != WHOLE
+    found = refusal(text, {"CDC_SOURCE": '{"slot": "cdc"}'})
+    assert "line" in found
+    assert "the variable" not in found
+
+
 def test_a_spark_that_is_no_spark_connect_server_is_refused() -> None:
     for url in ("local", "spark://h:7077", "http://h:15002"):
         assert f"spark: {url!r} is neither embedded nor sc://host:port" in refusal(WHOLE, {"CDC_SPARK": url})

@@ -45,6 +45,15 @@ def test_rows_with_a_wrong_number_of_fields_keep_their_places_at_every_opening(
         assert [block.line(row) for block in blocks for row in range(block.rows)] == lines_of(400, 90)
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", [UTF8, OCTETS])
+def test_a_whole_file_of_any_size_is_read(line_end: str, encoding: str) -> None:
+    for size in range(170):
+        content = f"a,b{line_end}{f'1,2222{line_end}' * 40}1,{'x' * size}{line_end}".encode()
+        batches = csv_batches(partial(io.BytesIO, content), CsvSettings(), ("a", "b"), encoding, 160)
+        assert sum(batch.num_rows for batch in batches) == 41
+
+
 def lines_from(file: RecordFile) -> Iterator[bytes]:
     while not file.is_read:
         block = file.take_block(MIB)
