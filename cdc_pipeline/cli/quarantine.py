@@ -110,12 +110,13 @@ def replay(
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="quarantine replay") as pipeline:
         quarantine = pipeline.store.quarantine
-        names = _table_names(pipeline)
-        outcomes = [
-            _outcome(outcome, names)
+        replayed = [
+            outcome
             for entries in (quarantine.waiting() if everything else [_chosen(quarantine, quarantine_ids)])
             for outcome in pipeline.replay().run(entries)
         ]
+        names = _table_names(pipeline)  # now: a table of the last events may be new
+        outcomes = [_outcome(outcome, names) for outcome in replayed]
     context.show(outcomes)
     raise typer.Exit(0 if all(row["state"] == QuarantineState.REPLAYED for row in outcomes) else STILL_QUARANTINED)
 
@@ -142,8 +143,7 @@ def drop(
         pipeline.cut_chain().catch_up()  # a replay that was killed may have been decided
         quarantine, names = pipeline.store.quarantine, _table_names(pipeline)
         if everything is None:
-            found = [quarantine.drop(entry.quarantine_id, reason) for entry in _chosen(quarantine, quarantine_ids)]
-            rows = [_row_of(entry, names) for entry in found]
+            rows = [_row_of(entry, names) for entry in quarantine.drop_all(quarantine_ids or (), reason)]
         else:
             table = pipeline.store.tables.table(*pipeline.table_names((everything,)))
             rows = [{"table": str(table.name), "dropped": quarantine.drop_waiting_of(table.table_id, reason)}]

@@ -18,6 +18,8 @@ def stream_to_slices(consumer: Consumer, is_done: Callable[[], bool], beat: Call
         for cut in consumer.read_cuts():
             ranges = consumer.offset_ranges(cut)
             if not consumer.is_to_be_registered(cut, ranges):
+                if not ranges:
+                    consumer.check_tables()
                 continue
             consumer.check_tables()
             slices = consumer.write_slice_files(cut, ranges)

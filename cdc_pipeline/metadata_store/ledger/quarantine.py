@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Text, any_, cast, false, func, insert, or_, select, update
@@ -62,18 +63,22 @@ class Quarantine:
         self,
         *,
         table_id: int | None = None,
+        stream_partition: int | None = None,
         ids: Sequence[int] | None = None,
         state: QuarantineState | None = None,
         after: int = 0,
         most: int | None = None,
     ) -> tuple[QuarantineEntry, ...]:
-        """Returns the stream's quarantined events, ordered by id: all, or only of a table, of these ids, in a state.
+        """Returns the stream's quarantined events, ordered by id.
+
+        All, or only those of a table, of a stream partition, of these ids, in a state.
 
         `most`: the first events of these behind the id `after`.
         """
         of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
         query = select(_EVENT).where(_EVENT.c.table_id.in_(of_stream)).order_by(_EVENT.c.quarantine_id)
         query = query if table_id is None else query.where(_EVENT.c.table_id == table_id)
+        query = query if stream_partition is None else query.where(_EVENT.c.stream_partition == stream_partition)
         query = query if ids is None else query.where(_EVENT.c.quarantine_id.in_(ids))
         query = query if state is None else query.where(_EVENT.c.state == state)
         with self.database.transaction("quarantine.read") as connection:
@@ -81,11 +86,17 @@ class Quarantine:
         return tuple(as_record(QuarantineEntry, row) for row in rows)
 
     def waiting(self) -> Iterator[tuple[QuarantineEntry, ...]]:
-        """Yields all events that wait, ordered by id, and as many at a time as a late slice may replay."""
-        after = 0
-        while found := self.entries(state=QuarantineState.WAITING, after=after, most=MOST_REPLAYED):
-            yield found
-            after = found[-1].quarantine_id
+        """Yields all events that wait: of one table and stream partition, as many at a time as a late slice replays."""
+        waits = _EVENT.c.state == QuarantineState.WAITING
+        of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
+        groups = select(_EVENT.c.table_id, _EVENT.c.stream_partition).where(waits, _EVENT.c.table_id.in_(of_stream))
+        with self.database.transaction("quarantine.read") as connection:
+            found = connection.execute(groups.distinct().order_by(*groups.selected_columns)).all()
+        for table_id, stream_partition in found:
+            of_group, after = partial(self.entries, table_id=table_id, stream_partition=stream_partition), 0
+            while events := of_group(state=QuarantineState.WAITING, after=after, most=MOST_REPLAYED):
+                yield events
+                after = events[-1].quarantine_id
 
     def entry(self, quarantine_id: int) -> QuarantineEntry:
         """Returns the quarantined event. Raises UsageError when there is none."""
@@ -149,17 +160,24 @@ class Quarantine:
         return number
 
     def drop(self, quarantine_id: int, reason: str) -> QuarantineEntry:
-        """Marks the event as dropped for good; it can still be read. Idempotent.
+        """As `drop_all`, for one event."""
+        return self.drop_all([quarantine_id], reason)[0]
 
-        Raises UsageError when there is none, RegistryError for a replayed one.
+    def drop_all(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
+        """Marks events as dropped for good, in one transaction; they can still be read. Idempotent.
+
+        Raises UsageError for an id that no event has, RegistryError for a replayed event.
         """
-        self.entry(quarantine_id)
+        for quarantine_id in quarantine_ids:
+            self.entry(quarantine_id)
         with self.database.transaction("quarantine.drop") as connection:
-            (entry,) = _locked_entries(connection, [quarantine_id])
-            if entry.state is not QuarantineState.DROPPED:
-                _check_waiting([entry])
-                _decide(connection, _EVENT.c.quarantine_id == quarantine_id, QuarantineState.DROPPED, decision=reason)
-        return self.entry(quarantine_id)
+            entries = _locked_entries(connection, quarantine_ids)
+            left = [entry for entry in entries if entry.state is not QuarantineState.DROPPED]
+            _check_waiting(left)
+            which = _EVENT.c.quarantine_id.in_([entry.quarantine_id for entry in left])
+            _decide(connection, which, QuarantineState.DROPPED, decision=reason)
+        decided = {entry.quarantine_id: entry for entry in self.entries(ids=quarantine_ids)}
+        return tuple(decided[quarantine_id] for quarantine_id in dict.fromkeys(quarantine_ids))
 
     def drop_waiting_of(self, table_id: int, reason: str) -> int:
         """Marks all events of the table that wait as dropped for good; returns their number."""

@@ -168,7 +168,7 @@ class DebeziumDecoder:
         if skipped is not None:
             return skipped
         before_it, memory.event = memory.event, event
-        position = max(memory.position, own)
+        before, position = memory.position, max(memory.position, own)
         if layout.schema.key or not (event.is_of_snapshot and is_exact(event)):
             memory.position = position
         adding.touches = layout.name, memory
@@ -184,8 +184,8 @@ class DebeziumDecoder:
         if self._late_by is not None:
             memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
         placed, earlier = self._taken.run_of(layout), ""
-        if own < position and not self._alone and not self._sequence_by:
-            earlier = version_elsewhere(event, own, raw.place, before_it)
+        if own <= before and not self._alone and not self._sequence_by:  # the last event may be sent again, too
+            earlier = version_elsewhere(event, own, raw.place, before_it) if own < before else ""
             changes = changes_again(event, changes, layout, memory, adding.following)
         else:
             memory.end_again()

@@ -119,6 +119,7 @@ class PartitionMemory:
 
     def follow(self, other: Self) -> None:
         """Goes on where `other` ended, if that is higher."""
+        self.written_again = None
         self.servers += tuple(server for server in other.servers if server not in self.servers)
         if other.position > self.position:
             self.position, self.order = other.position, other.order

@@ -56,14 +56,15 @@ def open_stream(
     partitions: Mapping[int, ReadPartition],
     start: StreamStart,
     shown: frozenset[str],
+    watched: tuple[TableName, ...],
     alone: bool,
     transactions: tuple[int, ReadPartition] | None,
 ) -> KafkaStream:
     """Opens a client that reads `partitions`, and returns the stream of all stream partitions of `start`.
 
     A stream partition that is not in `partitions` stays at its offset. `shown`: the names of all partitions of the
-    topics, also of those that other consumers read. `alone`: the whole stream has one partition. `transactions`: the
-    stream partition of the transaction topic, whose records say where all partitions may be cut.
+    topics, also of those that other consumers read. `watched`: tables whose new topics are noticed. `alone`: the whole
+    stream has one partition. `transactions`: that of the transaction topic, which says where all may be cut.
     """
     client = KafkaClient(settings, folder, group=stream)
     try:
@@ -73,12 +74,11 @@ def open_stream(
         if transactions is None:
             inner = _stream(read, start, records, decoder)
         else:
-            collections = _collections(partitions)
-            inner = _whole_stream(read, start, records, decoder, number=transactions[0], collections=collections)
+            inner = _whole_stream(read, start, records, decoder, transactions[0], _collections(partitions))
         return KafkaStream(
             client=client,
             settings=settings,
-            tables=tuple(table.table for table in listed),
+            tables=watched,
             records=records,
             shown=shown,
             topic_ids={part.topic: part.topic_id for part in read.values()},
@@ -107,7 +107,6 @@ def _whole_stream(
     start: StreamStart,
     records: TopicRecords,
     decoder: DebeziumDecoder,
-    *,
     number: int,
     collections: Mapping[str, frozenset[int]],
 ) -> WholeTransactionStream:

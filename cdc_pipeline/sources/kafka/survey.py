@@ -144,6 +144,7 @@ class TopicSurvey(EventsSurvey):
             partitions=self._read_partitions(start),
             start=start,
             shown=frozenset(self._topic_partitions()),
+            watched=tuple(each.table for each in self.listed if each.table not in self.stale),
             alone=len(self.stream_partitions) == (1 if self.of_transactions is None else 2),
             transactions=self._transaction_partition(start),
         )

@@ -116,7 +116,10 @@ class PostgresDatabase(DatabaseSource):
                 )
             # The publication must exist before the slot: the slot cannot decode changes from before the publication.
             with reported_wait(self.url, connection.info.backend_pid, SET_UP_WAITS):
-                execute_plan(connection, plan, self.on_step)
+                refused = execute_plan(connection, plan, self.on_step).refused
+                unpublished = [error for name, error in refused.items() if name not in plan.refused]
+                if unpublished:
+                    raise unpublished[0]
                 with step(self.on_step, "source.replace_slot"):
                     position = replace_slot(connection, self.settings.slot)
         gap = f"{lsn_text(decode_position(registered))} to {lsn_text(position)}"

@@ -96,17 +96,23 @@ def test_a_log_that_is_sent_again_ends_where_it_ended(story: list[Sent], since: 
     assert table_after(story + [each for each in story[since:] if each.value["source"]["lsn"] <= 50]) == once
 
 
-@pytest.mark.parametrize("restart_at", range(7))
-def test_a_row_whose_key_changed_twice_does_not_come_back_when_both_are_sent_again(restart_at: int) -> None:
-    story = [
-        *(insert(0, 10, 1), *key_change((0, 1), 50, 1, 2), *key_change((1, 0), 60, 2, 3)),
-        *(insert(1, 100, 5), insert(0, 101, 7)),
-    ]
-    once, reader = table_after(story), Decoding(TABLE, partitions=2)
-    table_after(story + story[1:][:restart_at], reader)
-    reader.restart()
-    assert once == {3: "row 3 at 60", 5: "row 5 at 100", 7: "row 7 at 101"}
-    assert table_after(story[1:][restart_at:], reader) == once
+@pytest.mark.parametrize("behind", [[], [insert(0, 101, 7)], [insert(1, 100, 5), insert(0, 101, 7)]], ids=len)
+@pytest.mark.parametrize("changes", [1, 2])
+@pytest.mark.parametrize("lines_before", [0, 3])
+def test_a_row_whose_key_changed_does_not_come_back_when_all_is_sent_again(
+    lines_before: int, changes: int, behind: list[Sent]
+) -> None:
+    """Places in the other partition, which the lines before move, decide nothing."""
+    moved = [key_change((0, 1), 50, 1, 2), key_change((1, 0), 60, 2, 3)][:changes]
+    story = [insert(0, 10, 1), *(half for change in moved for half in change), *behind]
+    before = [insert(1, 1 + number, 200 + number) for number in range(lines_before)]
+    once = table_after(before + story)
+    assert not {1, 2, 3} & once.keys() ^ {changes + 1}
+    for restart_at in range(len(story) + 1):
+        reader = Decoding(TABLE, partitions=2)
+        table_after(before + story + story[:restart_at], reader)
+        reader.restart()
+        assert table_after(story[restart_at:], reader) == once
 
 
 def test_what_is_below_the_horizon_was_deleted_before() -> None:
