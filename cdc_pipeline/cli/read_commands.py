@@ -53,7 +53,7 @@ def status(
     if processes:
         from cdc_pipeline.launcher.display import process_documents
 
-        context.show(process_documents(context.home))
+        context.show(process_documents(context.home), nothing="no process of this installation runs")
         return
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         retained_log = describe_retained_log(pipeline)

@@ -203,7 +203,8 @@ def views_page() -> str:
 
 def _view(name: str) -> str:
     statement = sql(name)
-    comment = " ".join(line.removeprefix("-- ") for line in statement.splitlines() if line.startswith("-- "))
+    before, _, _ = statement.partition("CREATE VIEW")
+    comment = " ".join(line.removeprefix("-- ") for line in before.splitlines() if line.startswith("-- "))
     columns = "".join(f"- `{column}`\n" for column in view_columns(statement))
     return f"\n## {name}\n\n{comment}\n\n{columns}"
 
