@@ -55,8 +55,7 @@ class Checksums:
         kind = type_of_event(packet)
         if kind == _FORMAT:
             self._read_algorithm(packet[-_CHECKSUM_SIZE - 1])
-            return _with_plain_version(packet)
-        if kind is not None and self._are_there:
+        elif kind is not None and self._are_there:
             return of_its_size(memoryview(packet)[:-_CHECKSUM_SIZE])
         return packet
 
@@ -71,7 +70,12 @@ class Checksums:
 
 
 def _with_plain_version(packet: bytes) -> bytes:
-    """Keeps the numbers of the server's version alone. The library reads no other version, such as `10.11_patched`."""
+    """Keeps the numbers alone of the server's version, with which a file begins; returns other packets as they are.
+
+    The library reads no other version, such as `10.11_patched`.
+    """
+    if type_of_event(packet) != _FORMAT:
+        return packet
     version = packet[_VERSION_START : _VERSION_START + _VERSION_SIZE]
     numbers = _VERSION_NUMBERS.match(version)
     plain = (numbers[0] if numbers else b"10").ljust(_VERSION_SIZE, b"\0")
@@ -105,7 +109,7 @@ class _LogConnection(_Connection):
         packet = read(packet_type)
         if self.checksums is None:
             return packet
-        octets, variables = without_status_variables(self.checksums.cut(packet.get_all_data()))
+        octets, variables = without_status_variables(_with_plain_version(self.checksums.cut(packet.get_all_data())))
         if variables is None:
             return packet_type(octets, self.encoding)
         return StatementPacket(octets, self.encoding, variables)

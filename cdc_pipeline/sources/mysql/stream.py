@@ -231,6 +231,9 @@ class MysqlStream:
         if self._reader is not None:
             self._reader.close()
         with contextlib.suppress(MySQLError):
+            # The server frees the lock of a connection that ends a moment later.
+            rows(self._connection, "SELECT RELEASE_LOCK(%s)", (self._lock,))
+        with contextlib.suppress(MySQLError):
             self._connection.close()
 
     def _take_lock(self, name: str) -> None:
