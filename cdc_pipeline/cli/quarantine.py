@@ -1,6 +1,6 @@
 """`cdc quarantine`: events that could not be applied and damaged slice files: list, show, replay, drop."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdc_pipeline.metadata_store.ledger.quarantine import Quarantine, QuarantineEntry
+    from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
     from cdc_pipeline.operations.replay import Replayed
     from cdc_pipeline.wiring import Pipeline
 
@@ -112,7 +112,7 @@ def replay(
         quarantine = pipeline.store.quarantine
         replayed = [
             outcome
-            for entries in (quarantine.waiting() if everything else [_chosen(quarantine, quarantine_ids)])
+            for entries in (quarantine.waiting() if everything else [quarantine.chosen(quarantine_ids or ())])
             for outcome in pipeline.replay().run(entries)
         ]
         names = _table_names(pipeline)  # now: a table of the last events may be new
@@ -143,7 +143,7 @@ def drop(
         pipeline.cut_chain().catch_up()  # a replay that was killed may have been decided
         quarantine, names = pipeline.store.quarantine, _table_names(pipeline)
         if everything is None:
-            rows = [_row_of(entry, names) for entry in quarantine.drop_all(quarantine_ids or (), reason)]
+            rows = [_row_of(entry, names) for entry in quarantine.drop(quarantine_ids or (), reason)]
         else:
             table = pipeline.store.tables.table(*pipeline.table_names((everything,)))
             rows = [{"table": str(table.name), "dropped": quarantine.drop_waiting_of(table.table_id, reason)}]
@@ -152,10 +152,6 @@ def drop(
 
 def _table_names(pipeline: "Pipeline") -> dict[int, str]:
     return {table.table_id: str(table.name) for table in pipeline.store.tables.tables()}
-
-
-def _chosen(quarantine: "Quarantine", ids: Sequence[int] | None) -> "tuple[QuarantineEntry, ...]":
-    return tuple(map(quarantine.entry, dict.fromkeys(ids or ())))
 
 
 def _row(event: Mapping[str, Any]) -> dict[str, Any]:

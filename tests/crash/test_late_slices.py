@@ -110,7 +110,7 @@ def lose_a_row(world: World, table: TableName) -> None:
         consume(pipeline)
         apply_all(pipeline)
         for entry in pipeline.store.quarantine.entries():
-            pipeline.store.quarantine.drop(entry.quarantine_id, "for a test")
+            pipeline.store.quarantine.drop([entry.quarantine_id], "for a test")
 
 
 def test_an_event_that_two_replay_in_other_groups_counts_once(world: World) -> None:

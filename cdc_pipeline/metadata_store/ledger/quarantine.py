@@ -75,8 +75,7 @@ class Quarantine:
 
         `most`: the first events of these behind the id `after`.
         """
-        of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
-        query = select(_EVENT).where(_EVENT.c.table_id.in_(of_stream)).order_by(_EVENT.c.quarantine_id)
+        query = select(_EVENT).where(self._of_stream()).order_by(_EVENT.c.quarantine_id)
         query = query if table_id is None else query.where(_EVENT.c.table_id == table_id)
         query = query if stream_partition is None else query.where(_EVENT.c.stream_partition == stream_partition)
         query = query if ids is None else query.where(_EVENT.c.quarantine_id.in_(ids))
@@ -88,8 +87,7 @@ class Quarantine:
     def waiting(self) -> Iterator[tuple[QuarantineEntry, ...]]:
         """Yields all events that wait: of one table and stream partition, as many at a time as a late slice replays."""
         waits = _EVENT.c.state == QuarantineState.WAITING
-        of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
-        groups = select(_EVENT.c.table_id, _EVENT.c.stream_partition).where(waits, _EVENT.c.table_id.in_(of_stream))
+        groups = select(_EVENT.c.table_id, _EVENT.c.stream_partition).where(waits, self._of_stream())
         with self.database.transaction("quarantine.read") as connection:
             found = connection.execute(groups.distinct().order_by(*groups.selected_columns)).all()
         for table_id, stream_partition in found:
@@ -100,10 +98,18 @@ class Quarantine:
 
     def entry(self, quarantine_id: int) -> QuarantineEntry:
         """Returns the quarantined event. Raises UsageError when there is none."""
-        found = self.entries(ids=[quarantine_id])
-        if not found:
-            raise _unknown(quarantine_id)
-        return found[0]
+        return self.chosen([quarantine_id])[0]
+
+    def chosen(self, quarantine_ids: Sequence[int]) -> tuple[QuarantineEntry, ...]:
+        """Returns the events of these ids, in this order, each once. Raises UsageError for an id that no event has."""
+        found = {entry.quarantine_id: entry for entry in self.entries(ids=quarantine_ids)}
+        unknown = [quarantine_id for quarantine_id in quarantine_ids if quarantine_id not in found]
+        if unknown:
+            raise _unknown(unknown[0])
+        return tuple(found[quarantine_id] for quarantine_id in dict.fromkeys(quarantine_ids))
+
+    def _of_stream(self) -> ColumnElement[bool]:
+        return _EVENT.c.table_id.in_(select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream))
 
     def late_slice(self, new: Slice, quarantine_ids: Sequence[int]) -> LateSlice:
         """Describes the late slice that replays these events; registers nothing.
@@ -159,25 +165,19 @@ class Quarantine:
             _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 
-    def drop(self, quarantine_id: int, reason: str) -> QuarantineEntry:
-        """As `drop_all`, for one event."""
-        return self.drop_all([quarantine_id], reason)[0]
-
-    def drop_all(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
+    def drop(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
         """Marks events as dropped for good, in one transaction; they can still be read. Idempotent.
 
         Raises UsageError for an id that no event has, RegistryError for a replayed event.
         """
-        for quarantine_id in quarantine_ids:
-            self.entry(quarantine_id)
+        self.chosen(quarantine_ids)
         with self.database.transaction("quarantine.drop") as connection:
             entries = _locked_entries(connection, quarantine_ids)
             left = [entry for entry in entries if entry.state is not QuarantineState.DROPPED]
             _check_waiting(left)
             which = _EVENT.c.quarantine_id.in_([entry.quarantine_id for entry in left])
             _decide(connection, which, QuarantineState.DROPPED, decision=reason)
-        decided = {entry.quarantine_id: entry for entry in self.entries(ids=quarantine_ids)}
-        return tuple(decided[quarantine_id] for quarantine_id in dict.fromkeys(quarantine_ids))
+        return self.chosen(quarantine_ids)
 
     def drop_waiting_of(self, table_id: int, reason: str) -> int:
         """Marks all events of the table that wait as dropped for good; returns their number."""

@@ -113,7 +113,7 @@ class PartitionMemory:
         return "%032x" % position + known + servers + rest  # noqa: UP031 - half the time, for each transaction
 
     def end_again(self) -> None:
-        """Records an event that was not sent before: whatever is sent again after it begins anew."""
+        """Forgets which rows were written again, at an event that was not sent before."""
         if self.written_again != set():
             self.written_again = set()
 

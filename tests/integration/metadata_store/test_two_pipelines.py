@@ -78,7 +78,7 @@ def test_a_query_shows_nothing_of_another_pipeline(both: Neighbours, name: str) 
 def test_events_in_quarantine_are_listed_and_decided_by_their_own_pipeline(both: Neighbours) -> None:
     (entry,) = both.shop.store.quarantine.entries()
     assert both.store.quarantine.entries() == ()
-    for decide in (both.store.quarantine.entry, lambda number: both.store.quarantine.drop(number, "no")):
+    for decide in (both.store.quarantine.entry, lambda number: both.store.quarantine.drop([number], "no")):
         with pytest.raises(UsageError, match="no event"):
             decide(entry.quarantine_id)
     assert both.shop.store.quarantine.entry(entry.quarantine_id).state == "waiting"

@@ -1,4 +1,4 @@
-"""Changes no table: every migration makes the views anew, and v_withheld reads the quarantined events once."""
+"""Changes no table: every migration creates the views again, and v_withheld reads the quarantined events once."""
 
 revision = "0027"
 down_revision = "0026"

@@ -217,7 +217,7 @@ def test_a_table_whose_snapshot_lacks_a_row_equals_its_source_nowhere_until_the_
     (progress, _) = shop.store.inspection.run("snapshots", {"table": "shop.public.orders"})
     assert progress["rows_withheld"] == 1
     (entry,) = shop.store.quarantine.entries(state=QuarantineState.WAITING)
-    shop.store.quarantine.drop(entry.quarantine_id, "a test account")
+    shop.store.quarantine.drop([entry.quarantine_id], "a test account")
     assert position(shop).position == encode_position(AT + 1)
 
 

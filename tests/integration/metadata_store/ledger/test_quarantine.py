@@ -142,7 +142,7 @@ def test_the_same_replay_again_gives_the_same_slice_and_another_is_refused(shop:
     with pytest.raises(RegistryError, match=f"event {kept.quarantine_id} in quarantine is replayed"):
         replay(shop, late_slice(shop, "other"), [kept.quarantine_id])
     with pytest.raises(RegistryError, match="is replayed"):
-        shop.store.quarantine.drop(kept.quarantine_id, "too late")
+        shop.store.quarantine.drop([kept.quarantine_id], "too late")
 
 
 def test_a_cut_can_be_registered_again_beside_a_late_slice(shop: Shop) -> None:
@@ -228,7 +228,7 @@ def test_rows_of_a_snapshot_that_never_was_published_go_with_it(shop: Shop) -> N
 def test_a_drop_keeps_the_event_with_its_reason(shop: Shop) -> None:
     kept = keep_event(shop, 1)
     for _ in range(2):
-        dropped = shop.store.quarantine.drop(kept.quarantine_id, "a test account")
+        (dropped,) = shop.store.quarantine.drop([kept.quarantine_id], "a test account")
         assert (dropped.state, dropped.decision, dropped.payload) == ("dropped", "a test account", AWKWARD)
     assert not shop.store.slices.awaits_late(shop.orders.table_id)
     with pytest.raises(RegistryError, match="is dropped"):
@@ -236,6 +236,6 @@ def test_a_drop_keeps_the_event_with_its_reason(shop: Shop) -> None:
 
 
 def test_an_event_that_is_not_there_is_named(shop: Shop) -> None:
-    for ask in (shop.store.quarantine.entry, lambda number: shop.store.quarantine.drop(number, "why")):
+    for ask in (shop.store.quarantine.entry, lambda number: shop.store.quarantine.drop([number], "why")):
         with pytest.raises(UsageError, match="there is no event 7 in quarantine"):
             ask(7)
