@@ -44,10 +44,10 @@ _OPTIONS = (
 )
 _USERS = """\
 CREATE DATABASE IF NOT EXISTS {database} CHARACTER SET utf8mb4;
-CREATE USER IF NOT EXISTS cdc_reader@'127.0.0.1' IDENTIFIED BY '{password}';
-GRANT REPLICATION SLAVE, BINLOG MONITOR{more} ON *.* TO cdc_reader@'127.0.0.1';
-GRANT SELECT ON {database}.* TO cdc_reader@'127.0.0.1';
-GRANT ALL ON cdc_pipeline.* TO cdc_reader@'127.0.0.1';
+CREATE USER IF NOT EXISTS cdc_source_reader@'127.0.0.1' IDENTIFIED BY '{password}';
+GRANT REPLICATION SLAVE, BINLOG MONITOR{more} ON *.* TO cdc_source_reader@'127.0.0.1';
+GRANT SELECT ON {database}.* TO cdc_source_reader@'127.0.0.1';
+GRANT ALL ON cdc_pipeline.* TO cdc_source_reader@'127.0.0.1';
 CREATE USER IF NOT EXISTS {writer}@'127.0.0.1' IDENTIFIED BY '{password}';
 GRANT ALL ON {database}.* TO {writer}@'127.0.0.1';
 """

@@ -40,7 +40,7 @@ def start_shop(installation: Installation, folder: Path, *, more_rights: str = "
 def reader_url(folder: Path) -> str:
     """Returns the URL of the same server for the user that reads its log and its tables."""
     password = (folder / "mariadb" / "password").read_text(encoding="utf-8")
-    return f"mysql://cdc_reader:{password}@{LOOPBACK}:{_port(folder)}"
+    return f"mysql://cdc_source_reader:{password}@{LOOPBACK}:{_port(folder)}"
 
 
 def source_as(settings: Settings, kind: type[_Source], name: str) -> _Source:

@@ -17,6 +17,7 @@ _NOT_READABLE = """
     WHERE relnamespace = 'cdc'::regnamespace AND relkind = 'v'
       AND NOT (has_schema_privilege(:role, relnamespace, 'USAGE') AND has_table_privilege(:role, oid, 'SELECT'))
 """
+_READER = text("SELECT rolcanlogin OR rolreplication FROM pg_roles WHERE rolname = :role")
 _PARTS = "cdc_pipeline.metadata_store"
 
 
@@ -96,9 +97,19 @@ def _migrate(connection: Connection) -> None:
 
 
 def _grant(connection: Connection) -> None:
-    """Grants the role the right to read the views, and nothing else. Does nothing without the role."""
-    if connection.scalar(text("SELECT to_regrole(:role)"), {"role": READER_ROLE}) is None:
+    """Grants the role the right to read the views, and nothing else. Does nothing without the role.
+
+    Raises SetupError if the role may log in or replicate: whoever reads the views would have the rights of that role.
+    """
+    has_rights = connection.scalar(_READER, {"role": READER_ROLE})
+    if has_rights is None:
         return
+    if has_rights:
+        raise SetupError(
+            f"the role {READER_ROLE} of the metadata store's server may log in or replicate",
+            expected="a role of this name that only reads the inspection views",
+            remedy=f"rename the role, such as to cdc_source_reader, and correct source.url if it names {READER_ROLE}",
+        )
     for name in connection.scalars(text(_NOT_READABLE), {"role": READER_ROLE}).all():
         connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {SCHEMA} TO {READER_ROLE}")
         connection.exec_driver_sql(f"GRANT SELECT ON {SCHEMA}.{name} TO {READER_ROLE}")

@@ -19,12 +19,12 @@ TABLES = (
 )
 PASSWORD = "choose-another-one"
 MISSING = [
-    'ALTER ROLE "cdc_reader" REPLICATION;',
-    'GRANT SELECT ON "public"."orders" TO "cdc_reader";',
-    'GRANT SELECT ON "public"."customers" TO "cdc_reader";',
-    'GRANT USAGE ON SCHEMA "hidden" TO "cdc_reader";',
-    'GRANT SELECT ON "hidden"."log" TO "cdc_reader";',
-    'GRANT SELECT ON "hidden"."part" TO "cdc_reader";',
+    'ALTER ROLE "cdc_source_reader" REPLICATION;',
+    'GRANT SELECT ON "public"."orders" TO "cdc_source_reader";',
+    'GRANT SELECT ON "public"."customers" TO "cdc_source_reader";',
+    'GRANT USAGE ON SCHEMA "hidden" TO "cdc_source_reader";',
+    'GRANT SELECT ON "hidden"."log" TO "cdc_source_reader";',
+    'GRANT SELECT ON "hidden"."part" TO "cdc_source_reader";',
     "ALTER TABLE public.customers REPLICA IDENTITY FULL;",
     "ALTER TABLE hidden.log REPLICA IDENTITY FULL;",
     'ALTER PUBLICATION "cdc_shop" ADD TABLE ONLY "public"."customers";',
@@ -54,7 +54,7 @@ def as_role(server: PostgresServer, folder: Path, **changes: object) -> CommandL
     place = f"127.0.0.1:{server.port}"
     cdc = CommandLine(
         folder=folder,
-        source_url=f"postgresql://cdc_reader:{PASSWORD}@{place}/shop",
+        source_url=f"postgresql://cdc_source_reader:{PASSWORD}@{place}/shop",
         store_url=f"postgresql://cdc_ledger:{PASSWORD}@{place}/cdc_metadata",
         tables=("public.orders", "public.customers"),
     )
@@ -87,7 +87,7 @@ def test_the_role_of_the_page_sets_up_snapshots_consumes_and_verifies(
 def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: PostgresServer, tmp_path: Path) -> None:
     run_sql(
         server.url("shop"),
-        f"CREATE ROLE cdc_reader LOGIN PASSWORD '{PASSWORD}'",
+        f"CREATE ROLE cdc_source_reader LOGIN PASSWORD '{PASSWORD}'",
         "CREATE SCHEMA hidden",
         "CREATE TABLE hidden.log (line text)",
         "CREATE TABLE hidden.parted (id int PRIMARY KEY) PARTITION BY RANGE (id)",
@@ -101,10 +101,10 @@ def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: P
     cdc = as_role(server, tmp_path, tables=tables)
     refused = cdc.run("setup-source")
     assert (refused.exit_code, "may not replicate" in refused.error) == (1, True)
-    run_sql(server.url("shop"), "ALTER ROLE cdc_reader REPLICATION")
+    run_sql(server.url("shop"), "ALTER ROLE cdc_source_reader REPLICATION")
     refused = cdc.run("setup-source")
     assert (refused.exit_code, "cannot be read" in refused.error) == (1, True)
-    run_sql(server.url("shop"), "ALTER ROLE cdc_reader NOREPLICATION")
+    run_sql(server.url("shop"), "ALTER ROLE cdc_source_reader NOREPLICATION")
     shown = cdc.run("setup-source", "--print-sql")
     assert shown.exit_code == 0, shown.errors
     assert shown.output.splitlines() == MISSING
@@ -121,12 +121,12 @@ def test_a_member_of_the_role_by_which_amazon_rds_lets_roles_replicate_needs_no_
     server: PostgresServer, tmp_path: Path
 ) -> None:
     reader, ledger = scripts()
-    run_sql(server.url("shop"), *reader, "ALTER ROLE cdc_reader NOREPLICATION", "CREATE ROLE rds_replication")
+    run_sql(server.url("shop"), *reader, "ALTER ROLE cdc_source_reader NOREPLICATION", "CREATE ROLE rds_replication")
     run_sql(server.url("postgres"), *ledger)
     cdc = as_role(server, tmp_path)
     create_slot = "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput')"
     assert cdc.run("setup-source", "--print-sql").output == f"{MISSING[0]}\n{create_slot};\n"
-    run_sql(server.url("shop"), "GRANT rds_replication TO cdc_reader")
+    run_sql(server.url("shop"), "GRANT rds_replication TO cdc_source_reader")
     assert cdc.run("setup-source", "--print-sql").output == f"{create_slot};\n"
     run_sql(server.url("shop"), create_slot)
     ended = cdc.run("setup-source")

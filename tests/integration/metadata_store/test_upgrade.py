@@ -1,5 +1,6 @@
 """The store on disk is the store in the code, and nobody works on another one."""
 
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ from cdc_pipeline.metadata_store.models import columns
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.metadata_store.upgrade import head, upgrade
 from cdc_pipeline.settings.installation.ports import free_port
-from tests.support.postgres import fresh_database
+from tests.support.command_line import query
+from tests.support.postgres import fresh_database, started_server
+from tests.support.streams import run_sql
 
 SHAPE = {
     "columns": """
@@ -108,6 +111,16 @@ def test_a_reader_that_was_left_out_gets_its_rights_at_the_next_upgrade(migrated
     upgrade(database)
     with migrated.connect() as connection:
         assert connection.scalar(text(readable)) is True
+
+
+@pytest.mark.parametrize("right", ["LOGIN", "REPLICATION"])
+def test_a_role_of_the_sources_with_the_readers_name_is_refused_and_gets_nothing(right: str) -> None:
+    """Else a login that is granted the reader's role would read the tables that the other role may read."""
+    with started_server(dict(os.environ)) as server, fresh_database(server) as url:
+        run_sql(url, f"CREATE ROLE cdc_reader {right}")
+        with pytest.raises(SetupError, match=r"the role cdc_reader .* may log in or replicate.* rename the role"):
+            upgrade(url)
+        assert query(url, "SELECT to_regnamespace('cdc')") == [(None,)]
 
 
 def test_an_upgrade_makes_the_views_anew(migrated: Engine, database: str) -> None:
