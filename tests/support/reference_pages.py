@@ -7,6 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Any
 
 import typer.core
@@ -16,6 +17,7 @@ from cdc_pipeline import errors
 from cdc_pipeline.cli.application import application
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.launcher.project import PROJECT
+from cdc_pipeline.metadata_store import states
 from cdc_pipeline.metadata_store.inspection.sql_files import sql, view_names
 from cdc_pipeline.settings.file import json_schema
 
@@ -23,10 +25,10 @@ _WRITTEN = "This page is written by `make docs` from the code; a test holds it c
 _CHANGED_LATER = """
 ## Which settings can change later
 
-Change `pipeline.yml`, then restart consumers and workers; Airflow reads the file again by itself. The table names the
-settings on which something that was registered or written depends. The places that a pipeline reads and writes
-(`lake`, `source.url`, `topic`, `path`) change only if their content is moved as a whole. All other settings can change
-at any time.
+Change `pipeline.yml`, then restart the consumers; resident workers and Airflow read the file again by themselves.
+The table names the settings on which a running process, or something that was registered or written, depends. The
+places that a pipeline reads and writes (`lake`, `source.url`, `topic`, `path`) change only if their content is moved as
+a whole. All other settings can change at any time.
 
 | setting | can change |
 |---|---|
@@ -37,9 +39,18 @@ at any time.
 | the type of a column in `columns` | never: a changed type is refused. Begin a new pipeline |
 | `history` of a table | at any time; it then begins with the rows at the time of the next claim |
 | `folder` of change files | once the files in the old folders are read; refused while one is read in part |
+| `slot`, `publication` | only with `cdc setup-source --begin-again` and a new snapshot of every table |
+| `transactions` of Kafka | while all consumers are stopped |
+| `driver` | then `cdc down` and `cdc up` |
 | `stream_partitions` | never: the hash that divides the events depends on it |
 | `ordered`, `sequence_by`, `order_by`, `format` of files | never: versions in two orders are not comparable |
 """
+_STATES = {
+    "v_claim_history": states.ClaimState,
+    "v_quarantine": states.QuarantineState,
+    "v_slice_history": states.SliceState,
+    "v_snapshot_progress": states.SnapshotState,
+}
 _DURATION = re.compile(r'"PT?(?P<number>\d+)(?P<unit>[SMHD])"')
 
 
@@ -62,7 +73,8 @@ def settings_page() -> str:
         + _WRITTEN
         + "\nA pipeline is described by one file, `pipeline.yml`. `--config` or `CDC_CONFIG` names it. A variable"
         " of the environment overrides each value: `CDC_SLICE_LENGTH=10s`, `CDC_SOURCE__URL=…`."
-        " One whose first key is misspelt by a letter or two is refused.\n"
+        " A `CDC_` variable that is almost the name of a setting (`CDC_SLICE_LENGHT`) is refused; others that name"
+        " none are ignored.\n"
     )
     return introduction + _CHANGED_LATER + "".join(_section(name, section) for name, section in sections.items())
 
@@ -197,7 +209,7 @@ def _text(value: ast.expr) -> str:
 
 def views_page() -> str:
     """What a row of each inspection view is, by the comment of its SQL, and the view's columns."""
-    introduction = "Examples and the meaning of each column's values: [Inspection views](inspection.md).\n"
+    introduction = "Examples, and what the values say: [Inspection views](inspection.md).\n"
     return "# Columns of the views\n\n" + _WRITTEN + "\n" + introduction + "".join(_view(name) for name in view_names())
 
 
@@ -206,7 +218,15 @@ def _view(name: str) -> str:
     before, _, _ = statement.partition("CREATE VIEW")
     comment = " ".join(line.removeprefix("-- ") for line in before.splitlines() if line.startswith("-- "))
     columns = "".join(f"- `{column}`\n" for column in view_columns(statement))
-    return f"\n## {name}\n\n{comment}\n\n{columns}"
+    return f"\n## {name}\n\n{comment}\n\n{columns}{_states(_STATES[name]) if name in _STATES else ''}"
+
+
+def _states(kind: type[StrEnum]) -> str:
+    """Each state with the docstring below it: who sets it, and what is durable then."""
+    nodes = ast.walk(ast.parse(inspect.getsource(kind)))
+    texts = [_text(node.value) for node in nodes if isinstance(node, ast.Expr)]
+    rows = "".join(f"| `{state}` | {_cell(text)} |\n" for state, text in zip(kind, texts, strict=True))
+    return f"\n| state | meaning |\n|---|---|\n{rows}"
 
 
 def view_columns(statement: str) -> list[str]:

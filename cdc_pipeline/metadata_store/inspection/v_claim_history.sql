@@ -1,5 +1,6 @@
--- One row per claim: its slices, its owner, its lake version, and the rows that it changed. `rows_incomplete`: ids left
--- incomplete. `rows_tied`: how often events of one id had the same sequence.
+-- One row per claim: its slices, its owner, its lake version, and the rows that it changed. `rows_incomplete`: ids
+-- left incomplete. `rows_tied`: how often events of one id had the same sequence. `claim_id` is in the lake's commit,
+-- too. `finished_at`: when it was applied or given up.
 CREATE VIEW cdc.v_claim_history AS
 SELECT claim.table_id,
        cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,

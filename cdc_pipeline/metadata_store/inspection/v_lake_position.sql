@@ -1,8 +1,6 @@
--- One row per source table: the last position and time as of which the lake's table is known to equal the source.
--- That is the last boundary before the first slice that waits and before the first withheld row, but not
--- behind the last cut that read the table. It is the cutoff if that is later. `reason`: what keeps the position from
--- rising.
--- '~' sorts behind every position.
+-- One row per source table: the last position and time as of which the lake's table is known to equal the source. That
+-- is the last boundary before the first slice that waits and before the first withheld row, but not behind the last
+-- cut that read the table. It is the cutoff if that is later. `reason`: what keeps the position from rising.
 CREATE VIEW cdc.v_lake_position AS
 SELECT source.table_id,
        cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,

@@ -1,4 +1,5 @@
 -- One row per table that was ever leased: its last owner. `held` is false when the lease expired or was released.
+-- `acquired_at`, `renewed_at`: when the owner took it, and last prolonged it.
 CREATE VIEW cdc.v_lease AS
 SELECT lease.table_id,
        cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,

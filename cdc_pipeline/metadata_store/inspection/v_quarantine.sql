@@ -1,4 +1,5 @@
 -- One row per quarantined event. Its values belong to the source's users, so only cdc.quarantine has them.
+-- `start_offset` to `end_offset`: the range of the slice in which the event came.
 CREATE VIEW cdc.v_quarantine AS
 SELECT event.quarantine_id,
        event.table_id,

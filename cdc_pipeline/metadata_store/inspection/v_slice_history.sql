@@ -1,5 +1,7 @@
--- One row per slice: its content, the path of its file, and its state.
--- A cut without events of a table has no slice of it.
+-- One row per slice: its content, the path of its file, and its state. A cut without events of a table has no slice of
+-- it. `start_offset` to `end_offset`: its range of the stream partition. `key_changes`: its events that change the id.
+-- `partial_rows`: those that leave values out. `truncated_at`: the version of its last truncate. `registered_at`: when
+-- it got its number. `claim_id`: the claim that brought it into the lake.
 CREATE VIEW cdc.v_slice_history AS
 SELECT slice.table_id,
        cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,

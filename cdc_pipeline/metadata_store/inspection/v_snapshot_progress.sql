@@ -1,4 +1,6 @@
 -- One row per snapshot and kind of task; one row without a kind while a snapshot has no tasks.
+-- `attempts`: the most that a task of the kind needed. `rows_published`, `files_published`: those of the commit.
+-- `finished_at`: when it was published or given up.
 CREATE VIEW cdc.v_snapshot_progress AS
 SELECT snapshot.snapshot_id,
        snapshot.table_id,

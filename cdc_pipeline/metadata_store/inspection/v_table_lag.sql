@@ -1,5 +1,7 @@
--- One row per source table: how far the lake is, how many slices wait, and who works on the table.
--- `reason`: what keeps its position from rising. `state_reason`: why it is parked or stale.
+-- One row per source table: how far the lake is, how many slices wait, and who works on the table. `reason`: what
+-- keeps its position from rising. `state_reason`: why it is parked or stale. `lake_position`, `lake_as_of`: those of
+-- `v_lake_position`. `last_claim_*`: the claim with the highest numbers; its `error` is why it was given up.
+-- `snapshot_wanted`: a new snapshot starts by itself. `under_repair`: a repair runs, or was killed.
 CREATE VIEW cdc.v_table_lag AS
 SELECT position.table_id,
        position.source_table,
