@@ -27,7 +27,8 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # importing rich takes longer than all the rest of `cdc --help`
         help="Keeps tables of an operational database in a data lake.\n\nExit codes: 0 success, 1 error, 2 usage or"
-        " settings, 3 a check failed, 4 another process is at work.",
+        " settings, 3 a check failed, 4 another process is at work, 130 Ctrl-C, 143 SIGTERM. cdc consume and cdc work"
+        " end with 0 then.",
     )
     app.callback()(_options)
     for module in (stack_commands, demo_command, pipeline_commands, read_commands, quarantine):

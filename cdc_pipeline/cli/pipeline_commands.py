@@ -34,13 +34,14 @@ def setup_source(
     config: Config = None,
     print_sql: Annotated[bool, typer.Option("--print-sql", help="print the SQL statements and change nothing")] = False,
     begin_again: Annotated[
-        bool, typer.Option("--begin-again", help="create a new slot; every table then needs a new snapshot")
+        bool,
+        typer.Option("--begin-again", help="begin at the log's present end; every table then needs a new snapshot"),
     ] = False,
     unattended: Annotated[
-        bool, typer.Option("--unattended", help="as cdc up does: match no patterns; succeed with one ready table")
+        bool, typer.Option("--unattended", help="take the tables that the last set-up found; one ready table is enough")
     ] = False,
 ) -> None:
-    """Create publication and slot, and register the tables.
+    """Make the source ready, and register the tables.
 
     Prints what was done, and each table that cannot be read with the reason. Exit code 1 when there is such a table.
     """
@@ -54,7 +55,7 @@ def setup_source(
     with context.pipeline(POSTGRES_ONLY, settings, command="setup-source") as pipeline:
         if begin_again:
             stale = ", ".join(map(str, pipeline.source_setup().begin_stream_again()))
-            context.say(f"new slot created; run cdc snapshot for these tables: {stale}")
+            context.say(f"the stream begins again; run cdc snapshot for these tables: {stale}")
             return
         prepared = pipeline.source_setup().set_up()
         for statement in prepared.statements:
@@ -162,7 +163,8 @@ def remove(
 ) -> None:
     """Remove a table that pipeline.yml no longer lists, or all.
 
-    Drops it from the publication and the metadata store; --pipeline drops publication, slot and all metadata.
+    Takes it out of the source's publication and the metadata store; --pipeline drops what set-up created on the
+    source, and all metadata.
     Statements that the pipeline's role may not run are printed for an administrator.
     """
     if (table is None) is not pipeline_too:

@@ -101,7 +101,8 @@ def replay(
 ) -> None:
     """Decode events again with the current columns of their tables.
 
-    Events that fit now are registered as a slice, which the next apply takes. Exit code 3 when some stay quarantined.
+    Events that fit now are registered as a slice, which the next apply takes. Exit code 3 when an event was not
+    replayed: it still does not fit, or it was dropped.
     """
     from cdc_pipeline.metadata_store.states import QuarantineState
 
