@@ -113,7 +113,7 @@ class EventsAlone:
     def _is_no_database(self) -> Never:
         raise UsageError(
             f"the source of {self.stream} is of the kind {self.kind}",
-            expected="a database, PostgreSQL or MariaDB, to take a snapshot of it or to compare the lake with it",
+            expected="PostgreSQL, MariaDB or MySQL, to take a snapshot of it or to compare the lake with it",
             remedy="its tables begin empty, or with exported files: cdc snapshot --from PREFIX --as-of"
             f" {START}; then run cdc consume and cdc apply. To compare them, name the database behind the events:"
             " cdc verify --against URL",
