@@ -183,7 +183,7 @@ class StaleEpoch(RegistryError):
 
 
 class LeaseBusy(CdcError):
-    """The caller ends successfully: this is not a failure."""
+    """Not a failure: a run of Airflow ends as a success, `cdc` with exit code 4."""
 
     exit_code: ClassVar[int] = 4
 
@@ -193,7 +193,7 @@ class NoWorker(CdcError):
 
 
 class TablePauses(CdcError):
-    """The caller ends successfully: the failure behind the pause was reported when it happened."""
+    """Not a failure, as for LeaseBusy: the failure behind the pause was reported when it happened."""
 
     exit_code: ClassVar[int] = 4
 

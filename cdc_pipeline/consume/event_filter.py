@@ -1,4 +1,4 @@
-"""Leaves out of change events what pipeline.yml excludes, truncates and columns, and bounds commit times."""
+"""Drops the columns and truncates that pipeline.yml excludes, and limits commit times to at most `latest`."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace

@@ -78,7 +78,7 @@ class DeltaLog:
     def latest_version(self, known: int | None = None) -> int | None:
         """Returns the latest version, or None if there is no table. `known` is an existing version to start from.
 
-        Versions have no gaps above the last checkpoint, so a galloping search finds the end.
+        Versions have no gaps above the last checkpoint, so the end is found by doubling steps, then by halves.
         """
         low = self._start(known)
         if low is None:

@@ -1,4 +1,4 @@
-"""From a fresh clone to a working installation: virtual environment, this project, Java, Spark's jars.
+"""Makes a working installation of a fresh clone: virtual environment, this project, Java, Spark's jars.
 
     python3.11 -m cdc_pipeline.launcher.set_up [--lock requirements-dev.txt] [--jars s3] [--no-jars] [--mariadb]
 

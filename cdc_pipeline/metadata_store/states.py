@@ -17,8 +17,8 @@ class TableState(StrEnum):
     PARKED = "parked"
     """Set by the worker when the table failed for too long: it is tried only rarely, until a try succeeds."""
     STALE = "stale"
-    """Set by the consumer: changes of the table may be missing from the stream, or another table has its name.
-    Nothing is applied until a new snapshot is published."""
+    """Set by the consumer, set-up or a rebuild: changes of the table may be missing from the stream, or another table
+    has its name. Nothing is applied until a new snapshot is published."""
 
 
 class SliceState(StrEnum):

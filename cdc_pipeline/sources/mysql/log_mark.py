@@ -42,7 +42,10 @@ class LogMark:
 
 
 class LogMarks:
-    """Knows a mark before each position. Positions must not fall. `noted`: a text of `text_at`, "" for none."""
+    """Returns, for a position, a transaction before it and its time. Positions must not fall.
+
+    `noted`: a text of `text_at`, "" for none.
+    """
 
     def __init__(self, noted: str) -> None:
         self._marks = deque[LogMark]()

@@ -55,7 +55,8 @@ class PlannedMysqlTable:
 class MysqlPlan:
     """The state of the source. `stale`, `mendable`, `refused`, `statements`: see `SourceSurvey`.
 
-    `looked_at`: an end of the log up to which the tables show each change. That of `server` is a later one.
+    `looked_at`: the end of the log, read before the tables: changes up to it are in what was read. That of `server` is
+    a later one.
     `begun`: the log's last transaction when the stream was set up, as the source keeps it; None before that.
     """
 

@@ -116,7 +116,7 @@ class BinlogTable:
     def noted(self, position: int) -> int | None:
         """Returns the look that found the newest shape if the one change that made it was read before the position.
 
-        Another change before that look would have no trace in the catalogue. Behind it, none is taken anyway.
+        Returns None where no such change was read before the position, and at or behind the look itself.
         """
         is_seen = self._changed_at is not None and self._changed_at < position < self._newest
         return self._newest if is_seen else None

@@ -1,4 +1,4 @@
-"""docs/floor-plan.md shows the house as it is."""
+"""docs/floor-plan.md lists the packages as they are."""
 
 import re
 import tomllib
@@ -8,40 +8,40 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
-HOUSES = ("cdc_pipeline", "snapshot", "cdc_pipeline/metadata_store")
+PARENTS = ("cdc_pipeline", "snapshot", "cdc_pipeline/metadata_store")
 VERBS = ["stream_to_slices", "slice_to_lake", "snapshot_to_staging", "staging_to_lake"]
 
 
-def listed(house: str) -> list[tuple[str, str]]:
-    """(room, what it is) of one house, in the order of the page."""
+def listed(parent: str) -> list[tuple[str, str]]:
+    """(package, what it is) of one parent, in the order of the page."""
     page = (ROOT / "docs" / "floor-plan.md").read_text(encoding="utf-8")
-    return ROW.findall(page.split(f"\n## {house}/\n")[1].split("\n## ")[0])
+    return ROW.findall(page.split(f"\n## {parent}/\n")[1].split("\n## ")[0])
 
 
-def rooms(house: str) -> set[str]:
-    folder = ROOT / house
+def packages(parent: str) -> set[str]:
+    folder = ROOT / parent
     modules = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
     return modules | {path.parent.name for path in folder.glob("*/__init__.py")}
 
 
-def floors(house: str) -> list[set[str]]:
+def layers_of(parent: str) -> list[set[str]]:
     """Layers of the contract, uppermost first."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
-    (layers,) = [found["layers"] for found in contracts if found.get("containers") == [house.replace("/", ".")]]
+    (layers,) = [found["layers"] for found in contracts if found.get("containers") == [parent.replace("/", ".")]]
     return [set(re.findall(r"\w+", layer)) for layer in layers]
 
 
-@pytest.mark.parametrize("house", HOUSES)
-def test_every_room_is_listed_once_and_nothing_else(house: str) -> None:
-    names = [name for name, _ in listed(house)]
-    assert sorted(names) == sorted(rooms(house))
+@pytest.mark.parametrize("parent", PARENTS)
+def test_every_package_is_listed_once_and_nothing_else(parent: str) -> None:
+    names = [name for name, _ in listed(parent)]
+    assert sorted(names) == sorted(packages(parent))
 
 
-@pytest.mark.parametrize("house", HOUSES)
-def test_rooms_are_listed_floor_by_floor_as_the_contract_has_them(house: str) -> None:
-    level = {room: number for number, floor in enumerate(floors(house)) for room in floor}
-    places = [level[name] for name, _ in listed(house)]
+@pytest.mark.parametrize("parent", PARENTS)
+def test_packages_are_listed_layer_by_layer_as_the_contract_has_them(parent: str) -> None:
+    level = {package: number for number, layer in enumerate(layers_of(parent)) for package in layer}
+    places = [level[name] for name, _ in listed(parent)]
     assert places == sorted(places)
 
 
@@ -55,8 +55,8 @@ def test_each_verb_is_followed_through_at_most_twelve_files_that_exist() -> None
         assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
-@pytest.mark.parametrize("house", HOUSES)
-def test_every_room_says_in_its_first_line_what_it_is(house: str) -> None:
-    for path in sorted((ROOT / house).rglob("*.py")):
+@pytest.mark.parametrize("parent", PARENTS)
+def test_every_package_says_in_its_first_line_what_it_is(parent: str) -> None:
+    for path in sorted((ROOT / parent).rglob("*.py")):
         if "migrations" not in path.parts:
             assert re.match(r'r?"""\S.+', path.read_text(encoding="utf-8")), path
