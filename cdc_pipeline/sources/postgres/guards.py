@@ -41,7 +41,7 @@ def check_known(
         raise TableStale(
             f"{name} {left}: changes of it may be missing",
             table=str(name),
-            expected=f"the publication to hold it as {known.published_as}",
+            expected="the publication to hold the table, unchanged since it was registered",
         )
 
 
