@@ -252,7 +252,7 @@ class KeepSettings(Frozen):
     )
     history: Duration = Field(
         default=timedelta(days=30),
-        description="claims and snapshots in the metadata store, since they ended; at least 1d",
+        description="claims and snapshots in the metadata store, since they ended, not the history tables; at least 1d",
     )
     quarantine: Duration = Field(
         default=timedelta(days=30), description="events in quarantine, since they were replayed or dropped; at least 1d"

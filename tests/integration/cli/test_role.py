@@ -55,7 +55,7 @@ def as_role(server: PostgresServer, folder: Path, **changes: object) -> CommandL
     cdc = CommandLine(
         folder=folder,
         source_url=f"postgresql://cdc_source_reader:{PASSWORD}@{place}/shop",
-        store_url=f"postgresql://cdc_ledger:{PASSWORD}@{place}/cdc_metadata",
+        store_url=f"postgresql://cdc_metadata:{PASSWORD}@{place}/cdc_metadata",
         tables=("public.orders", "public.customers"),
     )
     source = {"kind": "postgres", "url": cdc.source_url, "publication": "cdc_shop", "slot": "cdc_shop"}
@@ -66,9 +66,9 @@ def as_role(server: PostgresServer, folder: Path, **changes: object) -> CommandL
 def test_the_role_of_the_page_sets_up_snapshots_consumes_and_verifies(
     server: PostgresServer, tmp_path: Path, spark_url: str
 ) -> None:
-    reader, ledger = scripts()
+    reader, owner = scripts()
     run_sql(server.url("shop"), *reader)
-    run_sql(server.url("postgres"), *ledger)
+    run_sql(server.url("postgres"), *owner)
     cdc = as_role(server, tmp_path, spark=spark_url, snapshot={"poll_interval": "1s"})
     shown = cdc.run("setup-source", "--print-sql")
     assert shown.output == "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput');\n"
@@ -120,9 +120,9 @@ def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: P
 def test_a_member_of_the_role_by_which_amazon_rds_lets_roles_replicate_needs_no_replication(
     server: PostgresServer, tmp_path: Path
 ) -> None:
-    reader, ledger = scripts()
+    reader, owner = scripts()
     run_sql(server.url("shop"), *reader, "ALTER ROLE cdc_source_reader NOREPLICATION", "CREATE ROLE rds_replication")
-    run_sql(server.url("postgres"), *ledger)
+    run_sql(server.url("postgres"), *owner)
     cdc = as_role(server, tmp_path)
     create_slot = "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput')"
     assert cdc.run("setup-source", "--print-sql").output == f"{MISSING[0]}\n{create_slot};\n"
