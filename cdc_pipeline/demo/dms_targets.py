@@ -1,7 +1,6 @@
 """Where the demo's replication task puts rows, in the forms of AWS DMS: Parquet files in a folder, or a stream."""
 
 import json
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +116,7 @@ def _record(
 
 
 def _plain(value: object) -> str:
-    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 def _blocks(records: Iterable[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:

@@ -27,6 +27,7 @@ from cdc_pipeline.sources.debezium.versions import (
     sequence,
     version_in_sequence,
 )
+from cdc_pipeline.sources.files.dms_octets import Mask
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock, RecordColumns
 from cdc_pipeline.sources.files.record_values import Column, json_values, parsed_column, taken
@@ -36,7 +37,6 @@ from cdc_pipeline.sources.files.row_images import (
     INSERT,
     NO_TIME,
     UPDATE,
-    Mask,
     RowImages,
     is_null,
     may_move,
@@ -140,7 +140,7 @@ class RowBlocks:
     def _typed(self, part: RecordColumns, placed: PlacedBlock, table: TableSettings) -> _TypedRows | None:
         """Returns the rows that can be decoded column by column; None if there are none."""
         images = row_images(
-            part.columns, len(part.rows), declared=tuple(table.columns), source=self._source, written=placed.written
+            part.columns, len(part.rows), declared=table.columns, source=self._source, written=placed.written
         )
         like = self._like(images, table)
         if like is None:

@@ -8,6 +8,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
+from cdc_pipeline.sources.files.dms_octets import octet_columns, with_octets
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.time_slice import EPOCH
 from cdc_pipeline.types import declared_type
@@ -47,9 +48,9 @@ def order_fields(count: int) -> tuple[str, ...]:
 
 
 def row_event(
-    text: bytes, table: TableName, columns: Collection[str], source: ChangeFilesSource
+    text: bytes, table: TableName, columns: Mapping[str, str], source: ChangeFilesSource
 ) -> EnvelopeEvent | Skipped:
-    """Returns the event of one row. `columns`: those that pipeline.yml declares. Raises Undecodable."""
+    """Returns the event of one row. `columns`: those that pipeline.yml declares, by type. Raises Undecodable."""
     record = read_record(text)
     if record is None:
         return Skipped(kind="blank line")
@@ -59,8 +60,12 @@ def row_event(
         return Skipped(kind="row with an ignored operation")
     old = {name: record[name] for name in old_names(record, source.before_prefix, columns)}
     own = own_columns(source) - set(columns)
-    row = {name: value for name, value in record.items() if name not in own and name not in old}
-    before = shown_before({name.removeprefix(source.before_prefix): value for name, value in old.items()})
+    row: Fields = {name: value for name, value in record.items() if name not in own and name not in old}
+    old_row: Fields = {name.removeprefix(source.before_prefix): value for name, value in old.items()}
+    if source.format == "dms":
+        octets = octet_columns(columns)
+        row, old_row = with_octets(row, octets), with_octets(old_row, octets)
+    before = shown_before(old_row)
     images = {
         "insert": (None, row),
         "update": (before, row),

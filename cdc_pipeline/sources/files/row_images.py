@@ -1,6 +1,6 @@
 """Looks at the columns of rows with an operation: which rows become changes as they are, and what they do."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -14,12 +14,12 @@ from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
 from cdc_pipeline.sources.debezium.tables import Layout
+from cdc_pipeline.sources.files.dms_octets import Mask, octet_columns, whole_octets
 from cdc_pipeline.sources.files.record_values import Column, json_values
 from cdc_pipeline.sources.files.row_format import old_names, operation_column, operation_text, own_columns, time_of
 from cdc_pipeline.types import is_placeholder, parse_whole_column
 from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS
 
-Mask = npt.NDArray[np.bool_]
 INSERT, UPDATE, DELETE, OTHER = range(4)
 _CODES = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 NO_TIME = -1
@@ -43,9 +43,9 @@ class RowImages:
 
 
 def row_images(
-    columns: Mapping[str, Column], rows: int, *, declared: Sequence[str], source: ChangeFilesSource, written: int
+    columns: Mapping[str, Column], rows: int, *, declared: Mapping[str, str], source: ChangeFilesSource, written: int
 ) -> RowImages:
-    """`declared`: the columns that pipeline.yml lists. `written`: the time of rows without one."""
+    """`declared`: the columns that pipeline.yml lists, by type. `written`: the time of rows without one."""
     named, timed = operation_column(source), source.time_column
     operations = np.zeros(rows, dtype=np.int64) if named is None else _operations(columns.get(named), rows, source)
     times = np.full(rows, written) if timed is None else _times(columns.get(timed), rows, written)
@@ -55,6 +55,10 @@ def row_images(
     old = old_names(columns, source.before_prefix, declared)
     own = own_columns(source) - set(declared)
     row = {name: column for name, column in columns.items() if name not in own and name not in old}
+    for name in octet_columns(declared) if source.format == "dms" else ():
+        if name in row:
+            row[name], refused = whole_octets(row[name])
+            simple &= ~refused
     return RowImages(operations=operations, times=times, simple=simple & ~_hides(row.values(), rows), row=row)
 
 

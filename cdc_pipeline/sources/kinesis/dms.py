@@ -1,11 +1,12 @@
 """Decodes the records that AWS DMS writes to a stream: JSON with data and metadata -> a change event."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, printable
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
+from cdc_pipeline.sources.files.dms_octets import with_octets
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.row_format import shown_before, time_of
 
@@ -14,13 +15,17 @@ _TRUNCATE = "truncate-table"
 _MICROSECONDS = 1_000
 
 
-def dms_content(raw: SourceLine) -> Content:
+Octets = Mapping[tuple[str, str], Collection[str]]
+"""The columns of bytes of each table, by its schema and name."""
+
+
+def dms_content(raw: SourceLine, octets: Octets) -> Content:
     """Returns the content of a record, or why it cannot be read. Raises nothing for a damaged one."""
-    found: EnvelopeEvent | Skipped | LineRefused = attempt(lambda: dms_event(raw.text))
+    found: EnvelopeEvent | Skipped | LineRefused = attempt(lambda: dms_event(raw.text, octets))
     return found
 
 
-def dms_event(text: bytes) -> EnvelopeEvent | Skipped:
+def dms_event(text: bytes, octets: Octets) -> EnvelopeEvent | Skipped:
     """Returns the event of one record. A record of a DMS task that changes no row is skipped. Raises Undecodable."""
     record = read_record(text)
     if record is None:
@@ -40,8 +45,9 @@ def dms_event(text: bytes) -> EnvelopeEvent | Skipped:
         raise Undecodable(f"has the unknown operation {printable(repr(name))}")
     if not isinstance(data, dict):
         raise Undecodable("has no data: the row is missing")
-    before = record.get("before-image")
-    old = shown_before(before) if isinstance(before, dict) else None
+    names = octets.get((str(metadata.get("schema-name")), str(metadata.get("table-name"))), ())
+    before, data = record.get("before-image"), with_octets(data, names)
+    old = shown_before(with_octets(before, names)) if isinstance(before, dict) else None
     images = ({**data, **(old or {})}, None) if operation == "d" else (old, data)
     return _event(metadata, operation, images, time)
 

@@ -260,6 +260,16 @@ def test_records_of_dms_are_rows_of_their_tables(tmp_path: Path, store_url: str)
     assert "unknown operation 'upsert'" in kept["reason"]
 
 
+def test_bytes_of_dms_are_the_digits_behind_0x_and_digits_alone_are_quarantined(tmp_path: Path, store_url: str) -> None:
+    feed = dms_feed(tmp_path, store_url, {**TABLES[0], "columns": {"id": "int", "note": "bytea"}})
+    for number, text in enumerate(("0x010203", "0x01", "AABBCCDD", None)):
+        feed.streams.put("task", dms("insert", {"id": number, "note": text}))
+    feed.consume()
+    assert repr(feed.notes(ORDERS)) == repr({0: b"\1\2\3", 1: b"\1", 3: None})
+    (kept,) = feed.shown("quarantine")
+    assert "expected 0x before them: set NoHexPrefix to false" in kept["reason"]
+
+
 def test_a_truncate_of_dms_has_its_time_among_the_records_of_all_shards(tmp_path: Path, store_url: str) -> None:
     """However many records of other tables each shard had before."""
     feed = dms_feed(tmp_path, store_url)

@@ -1,0 +1,53 @@
+"""Bytes of AWS DMS: hexadecimal digits behind 0x -> the digits behind a backslash and x, as PostgreSQL prints them."""
+
+import re
+from collections.abc import Collection, Mapping
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.sources.debezium.envelope import Fields
+from cdc_pipeline.sources.debezium.one_line import Undecodable
+from cdc_pipeline.sources.files.record_values import Column
+from cdc_pipeline.types import declared_type
+
+Mask = npt.NDArray[np.bool_]
+_DIGITS_ALONE = "^(?:[0-9A-Fa-f]{2})+$"
+_OF_DMS, _OF_POSTGRES = "0x", "\\x"
+
+
+def octet_columns(types: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the columns of bytes. `types`: of each column, as pipeline.yml declares them."""
+    return tuple(name for name, type_ in types.items() if _is_of_octets(type_))
+
+
+def with_octets(row: Fields, names: Collection[str]) -> Fields:
+    """Returns the row with its columns `names` as PostgreSQL prints them. Raises Undecodable for digits without 0x."""
+    found = {name: _digits(name, row[name]) for name in names if isinstance(row.get(name), str)}
+    return {**row, **found} if found else row
+
+
+def whole_octets(column: Column) -> tuple[Column, Mask]:
+    """Returns the column likewise, and its rows that are left to `with_octets`, such as those with digits alone."""
+    if isinstance(column, list):
+        return column, np.array([isinstance(value, str) for value in column], np.bool_)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column, np.zeros(len(column), np.bool_)
+    alone = pc.fill_null(pc.match_substring_regex(column, _DIGITS_ALONE), fill_value=False)
+    return pc.replace_substring_regex(column, f"^{_OF_DMS}", re.escape(_OF_POSTGRES)), np.asarray(alone)
+
+
+@cache
+def _is_of_octets(type_name: str) -> bool:
+    return declared_type(type_name) == "bytea"
+
+
+def _digits(name: str, text: str) -> str:
+    if re.match(_DIGITS_ALONE, text):
+        raise Undecodable(
+            f"has what may be hexadecimal digits or base64 in {name}; expected 0x before them: set NoHexPrefix to false"
+        )
+    return _OF_POSTGRES + text.removeprefix(_OF_DMS) if text.startswith(_OF_DMS) else text
