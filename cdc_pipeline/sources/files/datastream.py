@@ -44,7 +44,7 @@ def datastream_event(text: bytes, table: TableName) -> EnvelopeEvent | Skipped:
         table,
         operation=operation,
         images=(payload, None) if operation == "d" else (None, payload),
-        order=[time, *_place(metadata)],
+        order=[time, *_place(record, metadata)],
         commit_time=time,
         connector="datastream",
         key={name: payload[name] for name in keys} or None,
@@ -65,15 +65,19 @@ def _operation(record: Fields, metadata: Fields) -> str:
     if metadata.get("is_deleted") is True:
         return "d"
     change = metadata.get("change_type")
-    if change is None and "backfill" in str(record.get("read_method")):
+    if change is None and _is_of_backfill(record):
         return "c"
     if not isinstance(change, str) or change not in _OPERATIONS:
         raise Undecodable(f"has the unknown change_type {printable(repr(change))}")
     return _OPERATIONS[change]
 
 
-def _place(metadata: Fields) -> list[object]:
-    """Returns file, position and row in the source's log: zeros for an event that was not read from it."""
+def _is_of_backfill(record: Fields) -> bool:
+    return "backfill" in str(record.get("read_method"))
+
+
+def _place(record: Fields, metadata: Fields) -> list[object]:
+    """Returns file, position and row in the source's log: zeros for a backfill, which was not read from it."""
     lsn = metadata.get("lsn")
     if isinstance(lsn, str) and _LSN_OF_SQL_SERVER.fullmatch(lsn):
         return [0, int(lsn.replace(":", ""), 16), 0]
@@ -87,4 +91,6 @@ def _place(metadata: Fields) -> list[object]:
     if metadata.get("scn") is not None:
         row = f"{metadata.get('rs_id') or ''} {int(metadata.get('ssn') or 0):010d}"
         return [0, metadata["scn"], row]
+    if not _is_of_backfill(record):
+        raise Undecodable("has no version: it has no lsn, no log_position and no scn, and is not of a backfill")
     return [0, 0, 0]

@@ -150,6 +150,7 @@ def test_an_event_of_datastream_without_a_schema_may_have_it_before_its_table(
         ({"source_timestamp": None}, "source_timestamp is missing or NULL"),
         ({"source_metadata": {"change_type": "MERGE"}}, "has the unknown change_type 'MERGE'"),
         ({"source_metadata": {"change_type": "INSERT", "lsn": "x"}}, "has an lsn that is none: 'x'"),
+        ({"source_metadata": {"change_type": "UPDATE", "gtid": "a:9"}}, "has no version: it has no lsn"),
         ({"source_metadata": {"change_type": "INSERT", "table": "other"}}, "is of the table other, in the folder of"),
     ],
 )
