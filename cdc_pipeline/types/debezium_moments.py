@@ -1,7 +1,10 @@
-"""Debezium's dates, times and intervals -> the text that PostgreSQL prints for the same value."""
+"""Debezium's dates, times and intervals -> the text that PostgreSQL prints for the same value.
+
+Google Datastream's Avro has records in their place: of date and time, of time and offset, of months, hours and micros.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
@@ -21,6 +24,7 @@ _ISO_INTERVAL = re.compile(
 )
 _ZERO_OFFSET = ":00"
 _NANOSECONDS = 1_000
+_MONTHS_PER_YEAR = 12
 _DAY = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = date.min.toordinal(), date.max.toordinal()
 _MICROSECONDS_DIGITS = 6
@@ -56,6 +60,9 @@ def timestamp_text(tick: int) -> Callable[[object], str]:
     """Returns a function for ticks of `tick` nanoseconds since 1970, or for an ISO timestamp with no offset or Z."""
 
     def text(value: object) -> str:
+        if isinstance(value, dict):
+            day, clock = _parts(value, "date", "time")
+            return f"{date_text(day)} {time_text(_NANOSECONDS)(clock)}"
         if not isinstance(value, str):
             return _stamp(microseconds(value, tick))
         found = _matched(_ISO_TIMESTAMP, value)
@@ -68,6 +75,9 @@ def zoned_timestamp_text(tick: int) -> Callable[[object], str]:
     """Returns a function for ticks of `tick` nanoseconds since 1970 UTC, or for an ISO timestamp with an offset."""
 
     def text(value: object) -> str:
+        if isinstance(value, dict):
+            moment, _ = _parts(value, "timestamp", "offset")
+            return zoned_timestamp_text(_NANOSECONDS)(moment)
         if not isinstance(value, str):
             return f"{_stamp(microseconds(value, tick))}+00"
         found = _matched(_ISO_ZONED_TIMESTAMP, value)
@@ -78,6 +88,8 @@ def zoned_timestamp_text(tick: int) -> Callable[[object], str]:
 
 def interval_text(value: object) -> str:
     """`value`: `P1Y2M3DT4H5M6.78S`. A number of microseconds is unfit: Debezium guesses the length of a month."""
+    if isinstance(value, dict):
+        value = _iso_interval(*map(as_integer, _parts(value, "months", "hours", "micros")))
     if not isinstance(value, str):
         raise Unfit
     if not value.startswith("P"):
@@ -96,6 +108,17 @@ def interval_text(value: object) -> str:
         sign = "-" if clock < 0 else "+" if before else ""
         shown.append(sign + _time_of_day(_exact(clock.copy_abs() * 1_000_000), last=None))
     return " ".join(shown)
+
+
+def _iso_interval(months: int, hours: int, micros: int) -> str:
+    years, rest = (part if months > 0 else -part for part in divmod(abs(months), _MONTHS_PER_YEAR))
+    return f"P{years}Y{rest}MT{hours}H{Decimal(micros).scaleb(-_MICROSECONDS_DIGITS):f}S"
+
+
+def _parts(record: Mapping[str, object], *names: str) -> list[object]:
+    if record.keys() != {*names}:
+        raise Unfit
+    return [record[name] for name in names]
 
 
 def microseconds(value: object, tick: int) -> int:

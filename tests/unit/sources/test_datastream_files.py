@@ -1,6 +1,7 @@
 """Change files of Google Datastream: their order, Avro beside JSON, and events that lack what orders or names them."""
 
 import gzip
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,47 @@ def test_datastream_writes_the_same_events_as_avro(tmp_path: Path) -> None:
     one, other = lines.read(), avro.read()
     assert [(kind, row["id"]) for kind, row in one.changes] == [("i", 1), ("d", 1), ("i", 2)]
     assert (one.changes, one.versions) == (other.changes, other.versions)
+
+
+@pytest.mark.parametrize("named_in", ["the field", "the type"])
+def test_the_records_that_datastream_has_for_times_in_avro_are_the_texts_that_it_has_in_json(
+    tmp_path: Path, named_in: str
+) -> None:
+    """Google's page of types names the logical type in the field, where readers of Avro do not look for it."""
+    records: dict[str, dict[str, tuple[str, str | None]]] = {
+        "datetime": {"date": ("int", "date"), "time": ("long", "time-micros")},
+        "timestampTz": {"timestamp": ("long", "timestamp-micros"), "offset": ("int", "time-millis")},
+        "interval": {"months": ("int", None), "hours": ("int", None), "micros": ("long", None)},
+    }
+    values = {
+        "datetime": {"date": 19_724, "time": 3_000_005},
+        "timestampTz": {"timestamp": 1_704_153_600_000_001, "offset": 7_200_000},
+        "interval": {"months": -14, "hours": 30, "micros": 1_500_000},
+    }
+    schema: Any = deepcopy(DATASTREAM_AVRO)
+    payload = schema["fields"][-1]["type"]["fields"]
+    for name, fields in records.items():
+        described = [
+            {"name": each, "type": kind, "logicalType": of}
+            if named_in == "the field" or of is None
+            else {"name": each, "type": {"type": kind, "logicalType": of}}
+            for each, (kind, of) in fields.items()
+        ]
+        payload.append({"name": name, "type": ["null", {"type": "record", "name": name, "fields": described}]})
+    event = datastream("INSERT", 1, "Ada", "2026-01-01T10:00:00.000Z", lsn="0/10")
+    event |= {"read_timestamp": 0, "source_timestamp": 1_767_261_600_000}
+    event["payload"] |= values
+    types = {"id": "int", "datetime": "timestamp(0)", "timestampTz": "timestamptz(0)", "interval": "interval"}
+    folder = ChangeFolder(folder=tmp_path, source={"format": "datastream"}, tables=({**ORDERS, "columns": types},))
+    folder.write("public_orders/a.avro", avro_bytes([event], schema))
+    read = folder.read()
+    assert read.unfit == []
+    ((_, row),) = read.changes
+    assert [str(row[name]) for name in records] == [
+        "2024-01-02 00:00:03.000005",
+        "2024-01-02 00:00:00.000001+00:00",
+        "-1 years -2 mons +30:00:01.5",
+    ]
 
 
 @pytest.mark.parametrize(
