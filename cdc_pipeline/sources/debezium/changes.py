@@ -13,6 +13,8 @@ from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder, parse_debezium
 
 _POSTGRES = "postgresql"
+_WITHOUT_PLACEHOLDERS = frozenset({"dms", "datastream", "dynamodb"})
+"""Writers that are not Debezium. Rows of one's own (`upserts`) may come from it."""
 PLACEHOLDERS = frozenset(PLACEHOLDER_TEXTS)
 
 
@@ -196,6 +198,8 @@ def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:
     whether it belongs to a key change: with several stream partitions the delete event may be in another one. Other
     sources may leave large values out of any row.
     """
+    if event.source.get("connector") in _WITHOUT_PLACEHOLDERS:
+        return False
     if event.operation == "u" or moved or event.source.get("connector", _POSTGRES) != _POSTGRES:
         return True
     return event.operation == "c" and event.headers is None and not alone

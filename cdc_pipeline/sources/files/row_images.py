@@ -55,11 +55,13 @@ def row_images(
     old = old_names(columns, source.before_prefix, declared)
     own = own_columns(source) - set(declared)
     row = {name: column for name, column in columns.items() if name not in own and name not in old}
-    for name in octet_columns(declared) if source.format == "dms" else ():
-        if name in row:
+    if source.format == "dms":
+        for name in row.keys() & {*octet_columns(declared)}:
             row[name], refused = whole_octets(row[name])
             simple &= ~refused
-    return RowImages(operations=operations, times=times, simple=simple & ~_hides(row.values(), rows), row=row)
+    else:
+        simple &= ~_hides(row.values(), rows)
+    return RowImages(operations=operations, times=times, simple=simple, row=row)
 
 
 def may_move(columns: Mapping[str, Column], layout: Layout, source: ChangeFilesSource, rows: int) -> Mask:

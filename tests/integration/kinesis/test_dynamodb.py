@@ -14,12 +14,15 @@ import pytest
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings, TableSettings
 from cdc_pipeline.settings.aws import DynamodbSource
+from cdc_pipeline.sources.debezium.changes import changes_of
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.dynamodb.client import DynamodbClient
 from cdc_pipeline.sources.dynamodb.records import TableRecords
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.wiring import Pipeline
+from tests.support.debezium_lines import PLACEHOLDER
 from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.pipelines import opened_pipeline
 from tests.support.s3 import REGION
@@ -147,12 +150,22 @@ def record(name: str, **images: Any) -> bytes:
     return repr({"eventName": name, "dynamodb": images}).replace("'", '"').encode()
 
 
+TABLE = TableSettings.model_validate({"name": "shop.aws.orders", "id": ["id"], "columns": {"id": "text", "b": "bytea"}})
+
+
 def content(text: bytes) -> Any:
-    table = TableSettings.model_validate(
-        {"name": "shop.aws.orders", "id": ["id"], "columns": {"id": "text", "b": "bytea"}}
-    )
     raw = RawLine(place=0, file="orders shardId-1", number=7, text=text, written=0)
-    return TableRecords(tables={"orders": table}, rest_column=None).content(raw)
+    return TableRecords(tables={"orders": TABLE}, rest_column=None).content(raw)
+
+
+def test_a_text_that_equals_debeziums_placeholder_is_a_text() -> None:
+    item = {"id": {"S": "a"}, "b": {"S": PLACEHOLDER}}
+    event = content(record("MODIFY", OldImage={"id": {"S": "a"}}, NewImage=item))
+    assert isinstance(event, EnvelopeEvent)
+    layout = DebeziumTables([TABLE], {}).layout(event, TABLE)
+    assert layout is not None
+    (change,) = changes_of(event, layout, before_it=None, alone=True)
+    assert (change.values["b"], change.absent) == (PLACEHOLDER, ())
 
 
 @pytest.mark.parametrize(

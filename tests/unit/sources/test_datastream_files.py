@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.change_files import ORDERS, ChangeFolder, avro_bytes, json_lines
+from tests.support.debezium_lines import PLACEHOLDER
 
 
 def datastream(change: str, id_: int, name: str | None, time: str, **metadata: Any) -> dict[str, Any]:
@@ -121,6 +122,15 @@ def test_datastream_writes_the_same_events_as_avro(tmp_path: Path) -> None:
     one, other = lines.read(), avro.read()
     assert [(kind, row["id"]) for kind, row in one.changes] == [("i", 1), ("d", 1), ("i", 2)]
     assert (one.changes, one.versions) == (other.changes, other.versions)
+
+
+def test_a_text_that_equals_debeziums_placeholder_is_a_text(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={"format": "datastream"})
+    time = "2026-01-01T10:00:00.000Z"
+    places = {"INSERT": "0/1", "UPDATE": "0/2"}
+    events = [datastream(change, 1, PLACEHOLDER, time, lsn=place) for change, place in places.items()]
+    folder.write("public_orders/a.jsonl", json_lines(events))
+    assert [row["name"] for _, row in folder.read().changes] == [PLACEHOLDER] * 2
 
 
 @pytest.mark.parametrize("named_in", ["the field", "the type"])

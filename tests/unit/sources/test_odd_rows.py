@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from cdc_pipeline.sources.debezium.rows import LINE
-from tests.support.change_files import ChangeFolder, avro_bytes, json_lines
+from tests.support.change_files import ChangeFolder, avro_bytes, csv_text, json_lines
+from tests.support.debezium_lines import PLACEHOLDER
 
 
 @pytest.mark.parametrize("header", [b"", b"Op,ts,id,name,amount\n", b"\xef\xbb\xbfOp,ts,id,name,amount\n"])
@@ -28,6 +29,19 @@ def test_a_row_of_csv_that_is_not_utf8_is_quarantined_also_if_it_has_too_few_fie
         "3: has 4 fields, where the file has 5 columns",
     ]
     assert all("Zo\\udceb" in (unfit.payload[LINE] or "") for unfit in read.unfit)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+@pytest.mark.parametrize("order_by", [[], ["seq"]])
+def test_a_text_that_equals_debeziums_placeholder_is_a_text_of_dms_and_stands_for_another_in_rows_of_ones_own(
+    tmp_path: Path, suffix: str, order_by: list[str]
+) -> None:
+    rows = [{"Op": operation, "seq": 1, "id": 1, "name": PLACEHOLDER} for operation in "IU"]
+    for format_, folder, known in (("dms", "public/orders", PLACEHOLDER), ("upserts", "orders", None)):
+        source = {"format": format_, "operation_column": "Op", "order_by": order_by}
+        files = ChangeFolder(folder=tmp_path / format_, source=source)
+        files.write(f"{folder}/1{suffix}", csv_text(rows) if suffix == ".csv" else json_lines(rows))
+        assert [row["name"] for _, row in files.read().changes] == [known] * 2
 
 
 def test_an_odd_value_of_avro_is_quarantined_with_its_row(tmp_path: Path) -> None:
