@@ -1,6 +1,7 @@
 """Types of the source -> Arrow -> Delta: one table of types, and one rule per type for values that do not fit."""
 
 from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS, debezium_column, is_placeholder, parse_debezium
+from cdc_pipeline.types.decimals import decimal_texts
 from cdc_pipeline.types.declared import declared_type
 from cdc_pipeline.types.table import (
     TABLE,
@@ -28,6 +29,7 @@ __all__ = [
     "canonical_name",
     "changed_types",
     "debezium_column",
+    "decimal_texts",
     "declared_type",
     "is_placeholder",
     "numeric_name",

@@ -27,6 +27,14 @@ def cast_decimals(texts: pa.Array, arrow: pa.Decimal128Type) -> pa.Array:
     return texts.cast(arrow)
 
 
+def decimal_texts(decimals: pa.Array) -> pa.Array:
+    """Returns the digits of Arrow decimals. Arrow writes small ones, and zeros with many digits, with an exponent."""
+    texts = decimals.cast(pa.string())
+    if not _may_have_exponents(texts):
+        return texts
+    return pa.array([None if value is None else f"{value:f}" for value in decimals.to_pylist()], pa.string())
+
+
 def parse_decimals(texts: pa.Array, arrow: pa.Decimal128Type) -> tuple[pa.Array, pa.Array | None]:
     """Returns the values, with NULL for numbers that do not fit, and a mask of these; None if all fit.
 

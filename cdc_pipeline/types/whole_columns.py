@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_pipeline.types.decimals import cast_decimals
+from cdc_pipeline.types.decimals import cast_decimals, decimal_texts
 from cdc_pipeline.types.declared import declared_type
 from cdc_pipeline.types.masks import octets_of
 from cdc_pipeline.types.table import resolve
@@ -139,7 +139,9 @@ def _of_octets(column: pa.Array, name: str, arguments: str, arrow: pa.DataType) 
 
 
 def _of_decimals(column: pa.Array, name: str, arguments: str, arrow: pa.DataType) -> pa.Array | None:
-    return column.cast(arrow) if pa.types.is_decimal(arrow) else _of_any_texts(column, name, arguments, arrow)
+    if pa.types.is_decimal(arrow):
+        return column.cast(arrow)
+    return _of_texts(decimal_texts(column), name, arguments, arrow)
 
 
 def _of_moments(column: pa.Array, name: str, arguments: str, arrow: pa.DataType) -> pa.Array | None:

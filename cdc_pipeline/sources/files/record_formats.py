@@ -37,6 +37,7 @@ _KNOWN_TYPES = {
     pa.binary_view(): pa.binary(),
 }
 """Types of Parquet that Arrow cannot compare or take rows of -> types that have the same values."""
+_MICROSECONDS = pa.duration("us")
 _OCTETS = {pa.binary().id, pa.large_binary().id, pa.binary(1).id}
 
 Blocks = Iterator[RecordBlock]
@@ -80,6 +81,8 @@ def _parquet_batches(open_file: Open, texts: Collection[str]) -> Iterator[pa.Rec
             for at, column in enumerate(columns):
                 if names[at] in texts and _OCTETS & {column.type.id}:
                     columns[at] = _text(column, names[at], unread)
+                elif names[at] in texts and pa.types.is_duration(column.type):
+                    columns[at] = _microseconds(column, names[at], unread)
             lines = pa.array([unread.get(row) for row in range(batch.num_rows)], pa.binary())
             yield pa.RecordBatch.from_arrays([*columns, lines], names)
 
@@ -96,6 +99,26 @@ def _text(column: pa.Array, name: str, unread: dict[int, bytes]) -> pa.Array:
             texts.append(None)
             unread[row] = json_line({UNREAD: octets, WHY: f"has bytes in {name} that are not UTF-8"})
     return pa.array(texts, pa.string())
+
+
+def _microseconds(column: pa.Array, name: str, unread: dict[int, bytes]) -> pa.Array:
+    """Returns durations as numbers of microseconds. Adds the line of each row with another one to `unread`."""
+    with suppress(pa.ArrowInvalid):
+        return column.cast(_MICROSECONDS).cast(pa.int64())
+    numbers = [_microseconds_of(value) for value in column]
+    for row, number in enumerate(numbers):
+        if number is None and column[row].is_valid:
+            held = str(column[row].cast(pa.int64()))
+            unread[row] = json_line({UNREAD: held, WHY: f"has a duration in {name} that microseconds cannot hold"})
+    return pa.array(numbers, pa.int64())
+
+
+def _microseconds_of(duration: pa.DurationScalar) -> int | None:
+    """Returns None for NULL, and for a duration that they cannot hold."""
+    with suppress(pa.ArrowInvalid):
+        number: int | None = duration.cast(_MICROSECONDS).cast(pa.int64()).as_py()
+        return number
+    return None
 
 
 def _computable(column: pa.Array) -> pa.Array:

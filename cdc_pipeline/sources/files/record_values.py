@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc_pipeline.sources.debezium.one_line import parsed_json
-from cdc_pipeline.types import Parsed, parse_debezium, parse_whole_column
+from cdc_pipeline.types import Parsed, decimal_texts, parse_debezium, parse_whole_column
 
 _MICROSECOND = timedelta(microseconds=1)
 _NOT_HELD = (OverflowError, ValueError, KeyError)
@@ -50,7 +50,7 @@ def plain_values(column: pa.Array) -> Sequence[object]:
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         column = _as_texts(column)
     try:
-        values: list[object] = column.to_pylist()
+        values: list[object] = column.to_pylist(maps_as_pydicts=_maps(kind))
     except _NOT_HELD:
         values = [_held(value) for value in column]
     return values
@@ -73,16 +73,26 @@ def readable_column(column: pa.Array) -> Column:
 
 def _as_texts(column: pa.Array) -> pa.Array:
     """Returns times and decimals as texts; times of a zone that nobody knows in UTC."""
+    if pa.types.is_decimal(column.type):
+        return decimal_texts(column)
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         return column.cast(pa.timestamp(column.type.unit, "UTC")).cast(pa.string())
 
 
+def _maps(kind: pa.DataType) -> Literal["strict"] | None:
+    """Returns how maps become values: objects, or pairs if a key is no text."""
+    if pa.types.is_map(kind) and not pa.types.is_string(kind.key_type):
+        return None
+    parts = (kind.field(number).type for number in range(kind.num_fields))
+    return "strict" if all(_maps(part) for part in parts) else None
+
+
 def _held(value: pa.Scalar) -> object:
     """Returns a value in Python's types: what is nested part by part, and as text what Python cannot hold."""
     try:
-        return value.as_py()
+        return value.as_py(maps_as_pydicts=_maps(value.type))
     except _NOT_HELD:
         pass
     if isinstance(value, pa.StructScalar):
@@ -126,7 +136,9 @@ def _plain(value: object) -> object:
             return value.isoformat()
         case timedelta():
             return value // _MICROSECOND
-        case Decimal() | UUID():
+        case Decimal():
+            return f"{value:f}"
+        case UUID():
             return str(value)
     message = f"a value of the type {type(value).__name__}"
     raise TypeError(message)

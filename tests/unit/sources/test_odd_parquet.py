@@ -164,3 +164,53 @@ def test_a_nested_day_that_python_cannot_hold_is_its_text(tmp_path: Path) -> Non
         '{"a":[{"b":"23873-04-04"}],"c":1}',
         '{"a":[{"b":"1970-01-01"}],"c":2}',
     ]
+
+
+def values_of(path: Path, column: pa.Array, *types: str) -> list[list[Any]]:
+    """By type, the values of the column; without those that are quarantined."""
+    found = []
+    for number, type_ in enumerate(types):
+        table = {"name": "shop.public.orders", "id": ["id"], "columns": {"id": "bigint", "v": type_}}
+        columns = {"Op": pa.array(["I"] * len(column)), "id": pa.array(range(len(column))), "v": column}
+        read = replace(folder_with(path / str(number), columns), tables=(table,)).read()
+        assert len(read.changes) + len(read.unfit) == len(column)
+        found.append([row["v"] for _, row in read.changes])
+    return found
+
+
+@pytest.mark.parametrize(("unit", "second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_a_duration_is_a_number_of_microseconds_and_never_an_interval(tmp_path: Path, unit: str, second: int) -> None:
+    column = pa.array([90 * second, None, -second], pa.duration(unit))
+    assert values_of(tmp_path, column, "int8", "text", "interval") == [
+        [90_000_000, None, -1_000_000],
+        ["90000000", None, "-1000000"],
+        [None],
+    ]
+
+
+def test_a_duration_that_microseconds_cannot_hold_is_quarantined_alone(tmp_path: Path) -> None:
+    finer, longer = pa.array([1_000, 1_001], pa.duration("ns")), pa.array([1, 2**62], pa.duration("s"))
+    assert values_of(tmp_path / "finer", finer, "int8") == [[1]]
+    assert values_of(tmp_path / "longer", longer, "int8") == [[1_000_000]]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(20, 10), pa.decimal256(60, 10)])
+def test_a_small_decimal_is_written_without_an_exponent(tmp_path: Path, kind: pa.DataType) -> None:
+    column = pa.array([Decimal(0), Decimal("1e-10"), None, Decimal("12.5")], kind)
+    texts = ["0.0000000000", "0.0000000001", None, "12.5000000000"]
+    assert values_of(tmp_path, column, "text", "numeric") == [texts, texts]
+
+
+def test_a_map_of_texts_is_an_object_and_another_map_its_pairs(tmp_path: Path) -> None:
+    of_texts, of_numbers = pa.map_(pa.string(), pa.string()), pa.map_(pa.int32(), pa.int32())
+    column = pa.array([[("b", "1"), ("a", None)], None, []], of_texts)
+    assert values_of(tmp_path / "texts", column, "jsonb", "hstore") == [
+        ['{"b":"1","a":null}', None, "{}"],
+        ['"a"=>NULL, "b"=>"1"', None, ""],
+    ]
+    in_list = pa.list_(pa.struct([("m", of_texts)]))
+    nested = pa.array([[{"m": [("a", "1")]}], [{"m": [("a", "1"), ("a", "2")]}]], in_list)
+    assert values_of(tmp_path / "nested", nested, "jsonb") == [
+        ['[{"m":{"a":"1"}}]', '[{"m":[["a","1"],["a","2"]]}]'],
+    ]
+    assert values_of(tmp_path / "numbers", pa.array([[(1, 2)]], of_numbers), "jsonb") == [["[[1,2]]"]]
