@@ -1,10 +1,14 @@
 """Reads Avro files block by block. A record with a value that Python cannot hold stands for itself alone."""
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
+from zlib import crc32
 
 import fastavro
+import fastavro.read
+import pyarrow as pa
 
 from cdc_pipeline.sources.files.record_blocks import UNREAD, WHY, ObjectBlock, RecordBlock
 
@@ -13,6 +17,40 @@ _ESCAPED = "surrogateescape"
 """A byte of a text that is not UTF-8 becomes half a surrogate pair, which no type of the lake holds."""
 _NOT_CONVERTED = (ValueError, ArithmeticError)
 """What fastavro raises for a date after the year 9999, a time of 24:00, or a UUID that is none."""
+
+
+_CHECK_BYTES = 4
+_SIZE_BYTES, _SIZE_BITS = 5, 7
+
+
+def _snappy(file: BinaryIO) -> BinaryIO:
+    """Decompresses a block. Its size is in front, the lowest seven bits first; its checksum is behind."""
+    octets = _block_octets(file)
+    content, check = octets[:-_CHECK_BYTES], octets[-_CHECK_BYTES:]
+    size = 0
+    for number, octet in enumerate(content[:_SIZE_BYTES]):
+        size |= (octet & 0x7F) << number * _SIZE_BITS
+        if not octet & 0x80:
+            break
+    plain: bytes = pa.Codec("snappy").decompress(content, size, asbytes=True)
+    if crc32(plain) != int.from_bytes(check):
+        message = "a block has another checksum than the file says"
+        raise ValueError(message)
+    return io.BytesIO(plain)
+
+
+def _zstandard(file: BinaryIO) -> BinaryIO:
+    with pa.CompressedInputStream(pa.BufferReader(_block_octets(file)), "zstd") as plain:
+        return io.BytesIO(plain.read())
+
+
+def _block_octets(file: BinaryIO) -> bytes:
+    octets: Any = fastavro.schemaless_reader(file, {"type": "bytes"}, None)
+    return bytes(octets)
+
+
+fastavro.read.BLOCK_READERS.update(snappy=_snappy, zstandard=_zstandard)
+"""fastavro has them only beside packages of their own."""
 
 
 def avro_blocks(open_file: Callable[[], BinaryIO], layout: object) -> Iterator[RecordBlock]:

@@ -1,10 +1,14 @@
 """Odd rows of CSV and Avro: a row that cannot be read is quarantined alone."""
 
 import gzip
+import io
 from datetime import date
 from pathlib import Path
 from uuid import UUID
+from zlib import crc32
 
+import fastavro
+import pyarrow as pa
 import pytest
 
 from cdc_pipeline.sources.debezium.rows import LINE
@@ -67,6 +71,39 @@ def test_an_odd_value_of_avro_is_quarantined_with_its_row(tmp_path: Path) -> Non
         "has a value that cannot be read"
     ] * len(odd)
     assert "8000000" in (read.unfit[0].payload[LINE] or "")
+
+
+def compressed_avro(codec: str, blocks: list[list[dict[str, int]]], *, check: int = 0) -> bytes:
+    """Blocks as Avro's specification has them: behind snappy's bytes is the checksum of the records."""
+    schema = {"type": "record", "name": "row", "fields": [{"name": "id", "type": "int"}]}
+    header = avro_bytes([], schema).replace(b"\x08null", bytes([2 * len(codec)]) + codec.encode())
+    sink = io.BytesIO()
+    for records in blocks:
+        plain = io.BytesIO()
+        for record in records:
+            fastavro.schemaless_writer(plain, schema, record)
+        content = pa.compress(plain.getvalue(), codec="zstd" if codec == "zstandard" else codec, asbytes=True)
+        if codec == "snappy":
+            content += (crc32(plain.getvalue()) ^ check).to_bytes(4)
+        fastavro.schemaless_writer(sink, {"type": "long"}, len(records))
+        fastavro.schemaless_writer(sink, {"type": "bytes"}, content)
+        sink.write(header[-16:])
+    return header + sink.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstandard"])
+def test_compressed_avro_is_read_and_stops_its_folder_if_a_byte_of_it_is_wrong(tmp_path: Path, codec: str) -> None:
+    blocks = [[{"id": number} for number in range(size)] for size in (3, 500)]
+    folder = ChangeFolder(folder=tmp_path, source={"format": "upserts"})
+    content = compressed_avro(codec, blocks)
+    damaged = [content[:-17] + bytes([content[-17] ^ 255]) + content[-16:], content[:-30] + content[-16:]]
+    for wrong in (*damaged, compressed_avro(codec, blocks, check=1) if codec == "snappy" else content[:-40]):
+        folder.write("orders/1.avro", wrong)
+        read = folder.read()
+        assert read.changes == []
+        assert "the file orders/1.avro cannot be read" in str(read.error)
+    folder.write("orders/1.avro", content)
+    assert [row["id"] for _, row in folder.read().changes] == [*range(3), *range(500)]
 
 
 def test_avro_in_gzip_that_lacks_any_byte_of_its_end_stops_its_folder(tmp_path: Path) -> None:
