@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import msgspec
 
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
-from cdc_pipeline.sources.debezium.one_line import Undecodable, attempt, parsed_json, printable
+from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, parsed_json, printable
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.row_format import time_of
+from cdc_pipeline.types import declared_type
 
 _OPERATIONS = {"INSERT": "c", "MODIFY": "u", "REMOVE": "d"}
 _NESTED = frozenset({"M", "L", "SS", "NS", "BS"})
+_JSON = frozenset({"json", "jsonb"})
 _WRITER = msgspec.json.Encoder(decimal_format="number")
 
 
@@ -61,18 +64,25 @@ class TableRecords:
         if not isinstance(image, dict):
             return None
         own = [name for name in table.columns if name != self.rest_column]
-        row = {name: _value(image[name]) if name in image else None for name in own}
+        row = {name: _value(image[name], name, table.columns[name]) if name in image else None for name in own}
         if self.rest_column is not None:
             rest = {name: _plain(value) for name, value in image.items() if name not in own}
             row[self.rest_column] = _WRITER.encode(rest).decode() if rest else None
         return row
 
 
-def _value(typed: object) -> object:
-    """Returns the value of a column: maps, lists and sets as JSON."""
+def _value(typed: object, name: str, type_name: str) -> object:
+    """Returns the value of a column: maps, lists and sets as JSON. Raises Undecodable for a text that is none."""
     (kind, _) = _parts(typed)
     plain = _plain(typed)
+    if kind == "S" and _is_json(type_name) and isinstance(attempt(partial(parsed_json, plain)), LineRefused):
+        raise Undecodable(f"has a text in {name} that is no JSON")
     return _WRITER.encode(plain).decode() if kind in _NESTED else plain
+
+
+@cache
+def _is_json(type_name: str) -> bool:
+    return declared_type(type_name) in _JSON
 
 
 def _plain(typed: object) -> Any:

@@ -154,8 +154,12 @@ TABLE = TableSettings.model_validate({"name": "shop.aws.orders", "id": ["id"], "
 
 
 def content(text: bytes) -> Any:
+    return content_in(TABLE, text)
+
+
+def content_in(table: TableSettings, text: bytes) -> Any:
     raw = RawLine(place=0, file="orders shardId-1", number=7, text=text, written=0)
-    return TableRecords(tables={"orders": TABLE}, rest_column=None).content(raw)
+    return TableRecords(tables={"orders": table}, rest_column=None).content(raw)
 
 
 def test_a_text_that_equals_debeziums_placeholder_is_a_text() -> None:
@@ -183,6 +187,15 @@ def test_a_damaged_record_is_refused_with_the_reason(text: bytes, words: str) ->
     refused = content(text)
     assert isinstance(refused, LineRefused)
     assert words in str(refused)
+
+
+@pytest.mark.parametrize("type_name", ["json", "jsonb"])
+def test_a_text_in_a_column_of_json_is_json_or_its_item_is_quarantined(type_name: str) -> None:
+    table = TABLE.model_copy(update={"columns": {"id": "text", "b": type_name}})
+    images = [{"id": {"S": "a"}, "b": {"S": text}} for text in ("[1, 2]", "5", "hello", "")]
+    *good, word, nothing = (content_in(table, record("INSERT", NewImage=image)) for image in images)
+    assert [event.after["b"] for event in good] == ["[1, 2]", "5"]
+    assert [str(word), str(nothing)] == ["has a text in b that is no JSON"] * 2
 
 
 def test_a_removed_item_shows_its_old_values() -> None:
