@@ -10,13 +10,22 @@ import structlog
 from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import quarantined_rows_key
+from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
 from cdc_pipeline.steps import step
 from snapshot.exports import Export
-from snapshot.hand_offs import CompactedFiles, StagedFile, StagedFiles, StagedPartition, new_tasks, output_of
+from snapshot.hand_offs import (
+    CompactedFiles,
+    StagedFile,
+    StagedFiles,
+    StagedPartition,
+    input_of,
+    new_tasks,
+    output_of,
+)
 
 log = structlog.get_logger()
 
@@ -75,20 +84,23 @@ class StagingToLake:
     def publish(self, snapshot: Snapshot) -> Snapshot:
         """Replaces the table's content by one commit with the fence at the cutoff, and then records the publication.
 
-        Both are durable on return. Raises LeaseBusy while another process works on the table.
+        Both are durable on return. Raises LeaseBusy while another process works on the table, SnapshotError if
+        several rows of exported files have one id.
         """
-        files = data_files(self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT))
+        compacted = self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT)
         with self.work.leased(snapshot.table_id) as held:
             known = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             if known.state is not SnapshotState.PUBLISHING:
                 return known
+            if _is_of_files(snapshot):
+                self._check_ids(snapshot, compacted)
             published = publish(
                 self.work,
                 held,
                 self.table(snapshot),
                 snapshot,
                 fence=self.work.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset),
-                files=files,
+                files=data_files(compacted),
                 quarantined=self._put_quarantined_rows(snapshot),
                 replaces=self._replaced(snapshot),
             )
@@ -114,12 +126,25 @@ class StagingToLake:
                 snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=SnapshotState.PUBLISHING
             )
 
+    def _check_ids(self, snapshot: Snapshot, compacted: Sequence[SnapshotTask]) -> None:
+        """Raises SnapshotError if several rows have one id. In a database none has; exported files may overlap."""
+        table = self.table(snapshot)
+        staged = [key for task in compacted for key in input_of(task, StagedPartition).staged_keys]
+        found = self.work.lake.repeated_id(table, staged) if table.schema.key else None
+        if found is not None:
+            values = ", ".join(f"{name} = {value}" for name, value in zip(table.schema.key, found, strict=True))
+            raise SnapshotError(
+                f"the id {values:.300} is in several rows of the exported files",
+                expected="one row per id, from files that do not overlap",
+                remedy="name the files of one export with --from, or list the whole id of the table in pipeline.yml",
+            )
+
     def _replaced(self, snapshot: Snapshot) -> int | None:
         """Returns the lake version that exported files may set back, None for rows of the source's own position.
 
         It is read while the lease is held, so a process that lost the lease sets nothing back.
         """
-        if snapshot.exported_snapshot is None or Export.of(snapshot.exported_snapshot) is None:
+        if not _is_of_files(snapshot):
             return None
         fence = self.work.lake.read_fence(self.table(snapshot))
         return None if fence is None else fence.lake_version
@@ -143,6 +168,10 @@ class StagingToLake:
             with step(self.work.on_step, "kept_rows.put"):
                 self.work.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
         return len(rows)
+
+
+def _is_of_files(snapshot: Snapshot) -> bool:
+    return snapshot.exported_snapshot is not None and Export.of(snapshot.exported_snapshot) is not None
 
 
 def data_files(compacted: Sequence[SnapshotTask]) -> tuple[DataFile, ...]:

@@ -3,6 +3,8 @@
 A Spark job costs about a second of processor time, however few rows it has.
 """
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -12,7 +14,7 @@ from cdc_pipeline.lake.file_stats import delta_stats
 from cdc_pipeline.lake.new_shape import physical_names
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import DELETED, VERSION
+from cdc_pipeline.record import DELETED, VERSION, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema, resolve
@@ -38,7 +40,7 @@ def compact_few(store: ObjectStore, table: LakeTable, work: Compaction, on_step:
         return None
     physical = physical_names(store, table, work.snapshot_id)
     with step(on_step, "snapshot_files.write"):
-        staged = _staged_rows(store, table, work)
+        staged = staged_rows(store, table.schema, work.staged_keys)
         if staged is None:
             return None
         if not staged.num_rows:
@@ -77,11 +79,11 @@ def _is_named(table: LakeTable, work: Compaction) -> bool:
     return names == [name for name, _ in work.partition] and all(map(has_same_text, table.partition_by))
 
 
-def _staged_rows(store: ObjectStore, table: LakeTable, work: Compaction) -> pa.Table | None:
-    """Returns the rows with the columns of the table's schema. None if they are too many."""
+def staged_rows(store: ObjectStore, columns: TableSchema, staged_keys: Sequence[str]) -> pa.Table | None:
+    """Returns the rows with these columns. None if they are too many."""
     filesystem, root = store.filesystem()
-    schema, size, parts = arrow_schema(table.schema), 0, []
-    for key in work.staged_keys:
+    schema, size, parts = arrow_schema(columns), 0, []
+    for key in staged_keys:
         with filesystem.open_input_file(f"{root}/{key}") as content:
             file = pq.ParquetFile(content, page_checksum_verification=True)
             groups = range(file.metadata.num_row_groups)
@@ -89,7 +91,7 @@ def _staged_rows(store: ObjectStore, table: LakeTable, work: Compaction) -> pa.T
                 return None
             parts.append(file.read(columns=schema.names).select(schema.names).cast(schema))
             size += parts[-1].nbytes
-    return pa.concat_tables(parts)
+    return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
 def _lake_rows(

@@ -1,6 +1,6 @@
 """The `Lake` protocol: the calls that the pipeline makes to a lake, and the values that they take and return."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, Protocol
@@ -241,6 +241,9 @@ class Lake(Protocol):
 
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
         """Writes data files. They stay invisible until they are published."""
+
+    def repeated_id(self, table: LakeTable, staged_keys: Sequence[str]) -> tuple[object, ...] | None:
+        """Returns an id that several of the staged rows have. None if there is none."""
 
     def publish(self, table: LakeTable, publication: LakePublication) -> int:
         """Replaces all content and moves the fence in one commit. Returns its version. Repeating it does nothing."""

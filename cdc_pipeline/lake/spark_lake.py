@@ -1,6 +1,6 @@
 """The lake on Spark and Delta: one commit per claim and one per publication."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from uuid import UUID
@@ -36,6 +36,7 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
     always,
 )
+from cdc_pipeline.lake.repeated_ids import repeated_of_few, repeated_of_many
 from cdc_pipeline.lake.row_history import RowHistory
 from cdc_pipeline.lake.schema_change import latest_shape, shape_at
 from cdc_pipeline.lake.session import CancelSession, OpenSession, claim_tag, leave_lost, session_name, spark_calls
@@ -43,7 +44,7 @@ from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.upsert import ClaimUpsert
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings.work import MaintenanceSettings
 from cdc_pipeline.steps import OnStep, step
 
@@ -154,6 +155,14 @@ class SparkLake:
             return written
         with self._calls(f"compacting {table.name}"):
             return compaction.compact(self.session, self._store, table, compaction_work, self._on_step)
+
+    def repeated_id(self, table: LakeTable, staged_keys: Sequence[str]) -> tuple[object, ...] | None:
+        ids = TableSchema(columns=table.schema.key_columns, key=table.schema.key)
+        with step(self._on_step, "staging_file.get"), self._calls(f"comparing the staged ids of {table.name}"):
+            found = repeated_of_few(self._store, ids, staged_keys)
+            if found is None:
+                found = repeated_of_many(self.session, self._store, ids, staged_keys)
+        return next(iter(found), None)
 
     def publish(self, table: LakeTable, content: LakePublication) -> int:
         version = publication.publish(self._log(table), table, content, self._clock, self._on_step)

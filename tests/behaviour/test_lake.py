@@ -257,3 +257,13 @@ def test_a_rewound_table_is_what_it_was_and_takes_the_same_claims_again(lake: La
     counts = outcome.counts
     assert (counts.inserted, counts.updated, counts.deleted, outcome.already_applied) == (1, 1, 1, False)
     assert arm.read(feed.table) == latest
+
+
+def test_an_id_that_is_staged_twice_is_found_in_whatever_files_it_is(lake: Lake, arm: Arm) -> None:
+    table = table_of()
+    keys = tuple(f"{staging_prefix(table.name, 's1')}/{number}.parquet" for number in range(2))
+    for key, ids in zip(keys, ([1, 2], [3, 2]), strict=True):
+        rows = [{"id": id_, "name": f"n{id_}", "age": id_} for id_ in ids]
+        pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), sink := pa.BufferOutputStream())
+        arm.store.put_if_absent(key, sink.getvalue().to_pybytes())
+    assert [lake.repeated_id(table, found) for found in ((), keys[:1], keys[1:], keys)] == [None, None, None, (2,)]

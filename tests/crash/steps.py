@@ -64,6 +64,7 @@ READS = frozenset(
         "source.compute",
         "source_file.read",
         "source_log.read",
+        "staging_file.get",
         "store.open",
         "stream.read",
         "stream.read_files",

@@ -8,7 +8,7 @@ through the kernel, and the table's one data file is written anew.
 import io
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -49,11 +49,12 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
     always,
 )
+from cdc_pipeline.lake.repeated_ids import repeated_of_few
 from cdc_pipeline.lake.reshaping import Reshaping
 from cdc_pipeline.lake.schema_change import Fitted, follow, latest_shape
 from cdc_pipeline.lake.shape import shape_of_source
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import DELETED, TableName
+from cdc_pipeline.record import DELETED, TableName, TableSchema
 from cdc_pipeline.settings.work import MaintenanceSettings
 from cdc_pipeline.steps import OnStep, step
 from tests.support.memory_comparison import Rows, compared, differing
@@ -144,6 +145,10 @@ class MemoryLake:
         parts = [rows.slice(start, size) for start in range(0, len(rows), size)]
         return tuple(self._data_file(table, f"{folder}/{number:05d}", part) for number, part in enumerate(parts))
 
+    def repeated_id(self, table: LakeTable, staged_keys: Sequence[str]) -> tuple[object, ...] | None:
+        ids = TableSchema(columns=table.schema.key_columns, key=table.schema.key)
+        return next(iter(repeated_of_few(self._store, ids, staged_keys) or ()), None)
+
     def publish(self, table: LakeTable, content: LakePublication) -> int:
         return publication.publish(self._log(table), table, content, self._clock, self._on_step)
 
@@ -210,9 +215,8 @@ class MemoryLake:
 
     def _both(self, table: LakeTable, source_key: str, lake_version: int) -> tuple[pa.Table, Rows]:
         with step(self._on_step, "lake_table.compare"):
-            source = pq.read_table(io.BytesIO(self._store.get(source_key)))
             rows: Rows = self._stored(self._log(table), table, lake_version).rows.to_pylist()
-            return source, [row for row in rows if not row[DELETED]]
+            return pq.read_table(io.BytesIO(self._store.get(source_key))), [row for row in rows if not row[DELETED]]
 
     def _stored(self, log: DeltaLog, table: LakeTable, version: int | None = None) -> Stored:
         """At `version`, or at the latest one."""
@@ -277,16 +281,12 @@ class MemoryLake:
             after, effects = keyless_claim(table, work, before, events, given, dropped)
         else:
             after, effects = keyed_claim(table, work, before, events, columns)
-        now = self._clock()
-        actions = [
-            commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=stored.version, now=now),
-            fence_action(table.app_id, work.last_number, now),
-        ]
+        now, read = self._clock(), stored.version
+        info = commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=read, now=now)
+        actions = [info, fence_action(table.app_id, work.last_number, now)]
         if set(effects) - {"unchanged", "ignored", "tied"} or len(after) != len(before):
-            rows = pa.Table.from_pylist(after, schema=schema)
-            actions += replaced_files(
-                table, stored, self._data_file(table, f"claim-{uuid.uuid4()}", rows), data_change=True
-            )
+            file = self._data_file(table, f"claim-{uuid.uuid4()}", pa.Table.from_pylist(after, schema=schema))
+            actions += replaced_files(table, stored, file, data_change=True)
         with step(self._on_step, "lake_table.merge"):
             log.append(stored.version + 1, actions)
         return outcome_of(effects, version=stored.version + 1, already=False, started=started, work=work)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ from cdc_pipeline.lake.few_rows import MOST_BYTES, compact_few
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at
+from cdc_pipeline.lake.repeated_ids import repeated_of_few, repeated_of_many
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -149,6 +151,23 @@ def test_few_rows_of_a_data_partition_become_the_file_that_spark_writes(
     assert described(store, ours) == described(store, spark)
     assert ours.partition_values == spark.partition_values == ((partition_by.lake_column, value),)
     assert json.loads(ours.stats) == json.loads(spark.stats)
+
+
+@pytest.mark.parametrize("name", list(VALUES))
+def test_an_id_that_is_staged_twice_is_the_one_that_spark_finds(
+    session: SparkSession, store: LocalObjectStore, name: str
+) -> None:
+    """In one file and in two, of every type, also beside ids that are staged once."""
+    column = Column(name=name, type=VALUES[name][0])
+    table = table_of(TableSchema(columns=(column,), key=(name,)))
+    distinct = every_type().select([name]).filter(pc.is_valid(pc.field(name)))
+    first, rest = distinct.slice(0, 1), distinct.slice(1, 1)
+    for number, (parts, expected) in enumerate((([first], 0), ([first, pa.concat_tables([rest, first])], 1))):
+        at = replace(table, name=replace(table.name, table=f"t{number}"))
+        keys = work_of(store, at, *parts).staged_keys
+        assert len(repeated_of_many(session, store, at.schema, keys)) == expected
+        few = repeated_of_few(store, at.schema, keys)
+        assert few == (None if pa.types.is_nested(first.schema.types[0]) else [(first[name][0].as_py(),)] * expected)
 
 
 def test_spark_is_left_what_only_spark_can_do(store: LocalObjectStore) -> None:
