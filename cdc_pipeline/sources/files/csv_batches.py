@@ -30,14 +30,17 @@ def csv_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Every value is a text; unquoted `csv.null` is NULL. A row with too few or too many fields becomes UNREAD.
 
+    The first batch has no rows, and shows the names of the columns. An empty file, or one of line ends, has no batch.
     `columns`: those of a file without a header. `encoding`: UTF8 raises UnicodeDecodeError for a file that is not UTF-8
     throughout; read it with OCTETS then. Arrow does not show an invalid row that is not UTF-8, and raises ArrowInvalid
     for one that is longer than `block_bytes`. Raises ValueError for a file that ends inside quotes.
     """
     opened = partial(_opened_text, open_file)
-    if not _has_rows(opened, settings):
+    if not _has_text(opened):
         return
     names = _header(opened, settings, block_bytes) if settings.header else columns
+    nothing = _texts(pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary()) for _ in names], names), names, encoding)
+    yield nothing
     end = token_hex() + settings.delimiter * len(names)
     # Arrow calls `keep` while it parses, in a thread of its own: invalid rows of later batches may be here already.
     invalid, ends = deque[pa.csv.InvalidRow](), list[pa.csv.InvalidRow]()
@@ -61,12 +64,11 @@ def csv_batches(
         message = "it ends inside quotes, so its end is missing"
         raise ValueError(message)
     if invalid:
-        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary()) for _ in names], names)
-        yield _with_unread(_texts(nothing, names, encoding), invalid, number)
+        yield _with_unread(nothing, invalid, number)
 
 
 class _WithEnd(io.RawIOBase):
-    """Reads a file and, behind it, a row that Arrow finds invalid unless the file ends inside quotes.
+    """Reads a file and, behind it, other bytes: a row that Arrow finds invalid unless the file ends inside quotes.
 
     With UTF8, `read` raises UnicodeDecodeError for bytes that are not UTF-8; Arrow checks them fastest.
     """
@@ -114,26 +116,20 @@ def _opened_text(open_file: Open) -> BinaryIO:
     return file
 
 
-def _has_rows(open_file: Open, settings: CsvSettings) -> bool:
-    """Returns whether a CSV file has more than line ends, and a header that has a line end."""
-    begun = False
+def _has_text(open_file: Open) -> bool:
+    """Returns whether a CSV file has more than line ends."""
     with open_file() as file:
-        while octets := file.read(_HEAD_BYTES):
-            octets = octets if begun else octets.lstrip(_LINE_ENDS)
-            begun = begun or bool(octets)
-            if begun and (not settings.header or any(end in octets for end in _LINE_ENDS)):
-                return True
-    return False
+        return any(octets.strip(_LINE_ENDS) for octets in iter(partial(file.read, _HEAD_BYTES), b""))
 
 
 def _header(open_file: Open, settings: CsvSettings, most_bytes: int) -> tuple[str, ...]:
     """Parses the beginning of the file; more of it if its first rows are longer than that."""
     opened = partial(_opened_csv, settings=settings, names=(), invalid=lambda _: "skip", encoding=OCTETS)
     try:
-        with open_file() as file, opened(file, block_bytes=_HEAD_BYTES) as reader:
+        with _WithEnd(open_file(), b"\n", OCTETS) as file, opened(file, block_bytes=_HEAD_BYTES) as reader:
             names = reader.schema.names
     except pa.ArrowInvalid:
-        with open_file() as file, opened(file, block_bytes=most_bytes) as reader:
+        with _WithEnd(open_file(), b"\n", OCTETS) as file, opened(file, block_bytes=most_bytes) as reader:
             names = reader.schema.names
     return unique_names([name.encode(OCTETS).decode() for name in names])
 

@@ -84,7 +84,9 @@ class ExportedFiles:
                 file = RecordFile(self.objects, each["file"], layout)
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
             with closing(file):
-                is_checked = False
+                is_checked = bool(file.names)
+                if is_checked:
+                    _check_columns(file.key, file.names, schema)
                 while not file.is_read:
                     first = file.line + 1
                     with step(self.on_step, "source_file.read"):
@@ -142,7 +144,7 @@ class ExportedFiles:
 
 
 def _check_columns(key: str, names: Collection[str], schema: TableSchema) -> None:
-    """Raises SnapshotError if the first record that can be read lacks columns."""
+    """Raises SnapshotError if columns are missing in the file, or in its first record that can be read."""
     needed = schema.key if _format(key) == _MAY_LACK_NULLS else schema.names
     missing = [name for name in needed if name not in names]
     if missing:

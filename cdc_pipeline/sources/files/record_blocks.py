@@ -62,6 +62,10 @@ class BatchBlock:
     batch: pa.RecordBatch
 
     @property
+    def names(self) -> list[str]:
+        return list(self.batch.schema.names[:-1])
+
+    @property
     def rows(self) -> int:
         return int(self.batch.num_rows)
 
@@ -84,13 +88,12 @@ class BatchBlock:
         found = [readable_column(column) for column in columns]
         if len(rows) < self.rows:
             found = [taken(column, rows) for column in found]
-        names = self.batch.schema.names[:-1]
-        yield RecordColumns(rows=rows, columns=dict(zip(names, found, strict=True)))
+        yield RecordColumns(rows=rows, columns=dict(zip(self.names, found, strict=True)))
 
     @cached_property
     def _plain(self) -> Mapping[str, Sequence[object]]:
-        names, columns = self.batch.schema.names[:-1], self.batch.columns[:-1]
-        return {name: plain_values(column) for name, column in zip(names, columns, strict=True)}
+        columns = zip(self.names, self.batch.columns[:-1], strict=True)
+        return {name: plain_values(column) for name, column in columns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

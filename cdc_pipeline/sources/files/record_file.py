@@ -5,6 +5,7 @@ import gzip
 import tempfile
 from functools import partial
 from hashlib import blake2b
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -19,7 +20,7 @@ from cdc_pipeline.errors import (
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
-from cdc_pipeline.sources.files.record_blocks import RecordBlock, record_line
+from cdc_pipeline.sources.files.record_blocks import BatchBlock, RecordBlock, record_line
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, Blocks, FileLayout
 
 READABLE_NAME = f"a name that ends with one of {', '.join(SUFFIXES)}, also with .gz"
@@ -36,7 +37,7 @@ class RecordFile:
     Opening reads the whole file once to check that it is whole. It raises SourceError if the file is damaged or may not
     be read, SourceGap if it is gone, SourceAway if the store cannot be reached. `written`: time of the file's last
     change, in microseconds since 1970. `line`: the number of records that were taken. `digest`: that of the file's
-    bytes, with their number.
+    bytes, with their number. `names`: of its columns, as a CSV or Parquet file begins with them; none for other files.
     """
 
     def __init__(self, objects: ObjectStore, key: str, layout: FileLayout) -> None:
@@ -44,6 +45,7 @@ class RecordFile:
         self.line = 0
         self._file, self.written = _copied(objects, key)
         self.digest = self._digest(self._file.tell())
+        self.names: tuple[str, ...] = ()
         self._blocks: Blocks = iter(())
         self._block: RecordBlock | None = None
         opened = attempt(partial(self._open, layout))
@@ -107,7 +109,10 @@ class RecordFile:
         """
         read = next(read for suffix, read in SUFFIXES.items() if self.key.removesuffix(_GZIP).endswith(suffix))
         try:
-            self._blocks = read(self._reopened, layout)
+            blocks = read(self._reopened, layout)
+            first = list(islice(blocks, 1))
+            self._blocks = chain(first, blocks)
+            self.names = tuple(name for block in first if isinstance(block, BatchBlock) for name in block.names)
             self._block = self._next_block()
         except MemoryError as error:
             message = "it needs more memory than there is"
