@@ -20,7 +20,7 @@ from cdc_pipeline.sources.files.record_values import json_line
 UTF8, OCTETS = "utf8", "latin1"
 """How a file is read: as text, or each byte as the character that has its number."""
 _HEAD_BYTES = 64 << 10
-_LINE_ENDS = b"\r\n"
+_LINE_ENDS = (b"\r", b"\n")
 
 Open = Callable[[], BinaryIO]
 
@@ -33,10 +33,11 @@ def csv_batches(
     The first batch has no rows, and shows the names of the columns. An empty file, or one of line ends, has no batch.
     `columns`: those of a file without a header. `encoding`: UTF8 raises UnicodeDecodeError for a file that is not UTF-8
     throughout; read it with OCTETS then. Arrow does not show an invalid row that is not UTF-8, and raises ArrowInvalid
-    for one that is longer than `block_bytes`. Raises ValueError for a file that ends inside quotes.
+    for one that is longer than `block_bytes`. Raises ValueError for a file that ends inside quotes. Blank lines are
+    left out, but for those of a file with one column: there they are rows.
     """
-    opened = partial(_opened_text, open_file)
-    if not _has_text(opened):
+    opened = partial(_opened_text, open_file, settings)
+    if not _has_text(opened) and (settings.header or len(columns) != 1):
         return
     names = _header(opened, settings, block_bytes) if settings.header else columns
     nothing = _texts(pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary()) for _ in names], names), names, encoding)
@@ -77,6 +78,8 @@ class _WithEnd(io.RawIOBase):
         self._file = file
         self._end = end
         self._is_checked = encoding == UTF8
+        self._last = b"\n"
+        """The byte before the next one: where a line ends, the end needs no line end before it."""
         self._rest = b""
         """The end of the bytes that were read, if it may be a part of a character."""
 
@@ -89,6 +92,9 @@ class _WithEnd(io.RawIOBase):
             octets += more
         # Arrow takes a block of a lone line end, behind a carriage return, for the end of the file.
         room = size - len(octets) if size >= 0 else len(self._end)
+        self._last = octets[-1:] or self._last
+        if room and self._last in _LINE_ENDS:
+            self._end = self._end.removeprefix(b"\n")
         octets, self._end = octets + self._end[:room], self._end[room:]
         if self._is_checked:
             self._check(octets)
@@ -108,18 +114,21 @@ class _WithEnd(io.RawIOBase):
         super().close()
 
 
-def _opened_text(open_file: Open) -> BinaryIO:
-    """Opens a file behind its byte order mark, if it has one."""
+def _opened_text(open_file: Open, settings: CsvSettings) -> BinaryIO:
+    """Opens a file behind its byte order mark, if it has one, and behind blank lines before its header."""
     file = open_file()
-    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-        file.seek(0)
+    start = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+    file.seek(start)
+    while settings.header and file.read(1) in _LINE_ENDS:
+        start += 1
+    file.seek(start)
     return file
 
 
 def _has_text(open_file: Open) -> bool:
     """Returns whether a CSV file has more than line ends."""
     with open_file() as file:
-        return any(octets.strip(_LINE_ENDS) for octets in iter(partial(file.read, _HEAD_BYTES), b""))
+        return any(octets.strip(b"".join(_LINE_ENDS)) for octets in iter(partial(file.read, _HEAD_BYTES), b""))
 
 
 def _header(open_file: Open, settings: CsvSettings, most_bytes: int) -> tuple[str, ...]:
@@ -162,7 +171,10 @@ def _opened_csv(
             encoding=encoding,
         ),
         parse_options=pa.csv.ParseOptions(
-            delimiter=settings.delimiter, newlines_in_values=True, invalid_row_handler=invalid
+            delimiter=settings.delimiter,
+            newlines_in_values=True,
+            invalid_row_handler=invalid,
+            ignore_empty_lines=len(names) != 1,
         ),
         convert_options=pa.csv.ConvertOptions(
             check_utf8=False,

@@ -74,6 +74,19 @@ def test_a_long_file_is_read_on_after_any_row_of_wrong_fields(tmp_path: Path) ->
             assert list(lines_from(file)) == expected[line:]
 
 
+@pytest.mark.parametrize("settings", [CsvSettings(), WITHOUT_HEADER], ids=["header", "no header"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_blank_line_is_a_row_where_a_file_has_one_column(settings: CsvSettings, line_end: str) -> None:
+    """COPY writes NULL so. What stands before the header, and the end of the last line, are no rows."""
+    texts = ["", "a", "", "", "b" * 40, *[""] * 70]
+    lines = [*(["", "note"] if settings.header else []), *texts]
+    for end, block_bytes in (("", 91), (line_end, 100), (line_end, MIB)):
+        content = (line_end.join(lines) + line_end + end).encode()
+        batches = csv_batches(partial(io.BytesIO, content), settings, ("note",), UTF8, block_bytes)
+        notes = [note for batch in batches for note in batch["note"].to_pylist()]
+        assert notes == [text or None for text in texts] + [None] * bool(end)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
 @pytest.mark.parametrize(
     "end",
