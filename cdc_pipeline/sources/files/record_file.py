@@ -107,6 +107,9 @@ class RecordFile:
 
         MemoryError becomes ValueError: a damaged length may be greater than any memory.
         """
+        if self.key.endswith(_GZIP) and not self._file.tell():
+            message = "it has 0 bytes, and gzip has more for no rows, too"
+            raise EOFError(message)
         read = next(read for suffix, read in SUFFIXES.items() if self.key.removesuffix(_GZIP).endswith(suffix))
         try:
             blocks = read(self._reopened, layout)

@@ -137,8 +137,21 @@ DAMAGED_AVRO = [
 
 @pytest.mark.parametrize(
     ("suffix", "content"),
-    [(".parquet", parquet_bytes(ROWS)[:-9]), (".csv.gz", gzip.compress(csv_text(ROWS))[:-9]), *DAMAGED_AVRO],
-    ids=["parquet", "gzip", "avro", "avro of another schema", "avro that is compressed", "avro of great length"],
+    [
+        (".parquet", parquet_bytes(ROWS)[:-9]),
+        (".csv.gz", gzip.compress(csv_text(ROWS))[:-9]),
+        (".csv.gz", b""),
+        *DAMAGED_AVRO,
+    ],
+    ids=[
+        "parquet",
+        "gzip",
+        "gzip of 0 bytes",
+        "avro",
+        "avro of another schema",
+        "avro that is compressed",
+        "avro of great length",
+    ],
 )
 def test_a_damaged_file_stops_its_table_until_it_is_replaced_and_the_others_go_on(
     tmp_path: Path, suffix: str, content: bytes
