@@ -91,7 +91,10 @@ class S3Calls:
 def _mend(code: str, status: int) -> tuple[str, str]:
     """What was expected, and what to do."""
     if code in NO_BUCKET:
-        return "a bucket that exists", "create it, or correct lake in pipeline.yml"
+        return (
+            "a bucket that exists",
+            "create it, or correct its name: in pipeline.yml (lake, source.path) or in --from",
+        )
     if code in ELSEWHERE:
         return "the region of the bucket", "set object_store.region in pipeline.yml"
     if code in OLD_TOKENS:
