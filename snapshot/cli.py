@@ -22,7 +22,7 @@ _WANTED_SECONDS = 30.0
 From = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="PREFIX", help="exported files of one table: a folder, a file or s3://bucket/prefix"
+        "--from", metavar="PREFIX", help="exported files of one table: a folder, a file or s3://bucket/folder"
     ),
 ]
 AsOf = Annotated[

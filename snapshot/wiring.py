@@ -87,7 +87,7 @@ def snapshot_rows(pipeline: Pipeline, export: Export | None = None) -> SnapshotR
 
 
 def export_at(place: str, as_of: str, *, header: bool | None = None) -> Export:
-    """Describes exported files at a path or a URL, whose last part may be a pattern. A path may name one file.
+    """Describes exported files at a path or a URL, whose last part may be a pattern. They may name one file.
 
     Raises UsageError for another URL.
     """

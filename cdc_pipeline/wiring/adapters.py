@@ -18,7 +18,7 @@ from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.lake_location import check_location, is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
-from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.steps import OnStep, no_step, step
 
 if TYPE_CHECKING:
     from cdc_pipeline.lake.spark_lake import SparkLake
@@ -110,16 +110,25 @@ def open_exported_files(
 ) -> "ExportedFiles":
     """Opens exported files at `file:///…` or `s3://…`. CSV files are read as those of the source are.
 
-    `header`: whether they begin with the names of the columns; None for what the settings of the source say.
+    Where nothing lies below a key of a bucket, it is that of one file. `header`: whether they begin with the names of
+    the columns; None for what the settings of the source say.
     """
     from cdc_pipeline.sources.files.exported_files import ExportedFiles
 
     source = settings.source
     csv = source.csv if isinstance(source, ChangeFilesSource) else CsvSettings()
     csv = csv if header is None else csv.model_copy(update={"header": header})
-    time_column = source.time_column if isinstance(source, ChangeFilesSource) else None
+    full_load = source if isinstance(source, ChangeFilesSource) and source.format == "dms" else None
+    time_column = None if full_load is None else full_load.time_column
+    objects = open_object_store_at(url, settings.object_store)
+    if not only and is_on_s3(url) and parse_s3(url).prefix:
+        with step(on_step, "source_file.read"):
+            is_file = next(iter(objects.list_prefix("")), None) is None
+        if is_file:
+            folder, _, only = url.rpartition("/")
+            objects = open_object_store_at(folder, settings.object_store)
     return ExportedFiles(
-        objects=open_object_store_at(url, settings.object_store),
+        objects=objects,
         csv=csv,
         leading=() if time_column is None else (time_column,),
         only=only,

@@ -85,6 +85,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/mysql/setup.py:execute_plan": IN_A_STEP + "source.set_up",
     "cdc_pipeline/sources/files/change_folders.py:_first_key": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/complete_files.py:completed": IN_A_STEP + "source_file.read",
+    "cdc_pipeline/sources/files/exported_files.py:_named": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/file_names.py:is_marked": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/listed_files.py:_look": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/record_file.py:_copied": "a file of this process's own, without a name",

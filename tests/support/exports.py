@@ -16,6 +16,7 @@ from tests.support.delta_rows import seen
 from tests.support.event_files import NOBODY_LISTENS
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import opened_pipeline, stored_rows
+from tests.support.s3 import REGION
 
 COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)"}
 WRITERS = {"csv": csv_text, "jsonl": json_lines, "parquet": parquet_bytes}
@@ -23,7 +24,10 @@ WRITERS = {"csv": csv_text, "jsonl": json_lines, "parquet": parquet_bytes}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedTables:
-    """`folder` is that of pipeline.yml: changes lie in `files/<table>/`, exports wherever a test writes them."""
+    """`folder` is that of pipeline.yml: changes lie in `files/<table>/`, exports wherever a test writes them.
+
+    `s3`: the endpoint of a server with buckets.
+    """
 
     folder: Path
     store_url: str
@@ -33,6 +37,7 @@ class ExportedTables:
     table: Mapping[str, Any] = field(default_factory=dict)
     spark_url: str = NOBODY_LISTENS
     make_lake: LakeFactory | None = make_lake
+    s3: str = ""
 
     def __post_init__(self) -> None:
         """Set-up wants at least one file."""
@@ -45,7 +50,8 @@ class ExportedTables:
         ]
         source = {"kind": "change_files", "path": "files", "folder": "{table}", "list_every": "1s", **self.source}
         document = {"folder": self.folder, "name": "shop", "lake": "lake", "slice_length": "1h"}
-        return Settings.model_validate(document | {"source": source, "tables": listed})
+        server = {"endpoint": self.s3, "region": REGION, "path_style": True} if self.s3 else {}
+        return Settings.model_validate(document | {"source": source, "tables": listed, "object_store": server})
 
     @contextmanager
     def opened(self, on_step: OnStep = no_step) -> Iterator[Pipeline]:

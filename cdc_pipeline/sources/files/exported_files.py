@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from pyarrow.fs import FileSelector
 
-from cdc_pipeline.errors import ObjectMissing, SnapshotError
+from cdc_pipeline.errors import ObjectMissing, SnapshotError, SourceError
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
@@ -16,7 +16,7 @@ from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.debezium.one_line import printable
 from cdc_pipeline.sources.files.exported_rows import exported_rows
 from cdc_pipeline.sources.files.file_names import is_hidden
-from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, unreadable_name
+from cdc_pipeline.sources.files.record_file import READ_ON, READABLE_NAME, RecordFile, unreadable_name
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
 from cdc_pipeline.sources.files.row_format import text_columns
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
@@ -35,8 +35,8 @@ _MICROSECOND = timedelta(microseconds=1)
 class ExportedFiles:
     """Implements `TableCopy` for files of one table, which lie below the root of `objects`.
 
-    `only`: the key of the one file to read, or a pattern with `*`; "" for all files. `leading`: columns before those of
-    the table in a CSV file without a header. A value is read as a value of a change file is.
+    `only`: the key of the one file to read, or a pattern of names right below the root; "" for all files. `leading`:
+    columns before those of the table in a CSV file without a header. A value is read as one of a change file is.
     """
 
     objects: ObjectStore
@@ -80,8 +80,7 @@ class ExportedFiles:
             self._check_same(each)
             texts = text_columns({column.name: column.type for column in schema.columns})
             layout = FileLayout(csv=self.csv, columns=(*self.leading, *schema.names), texts=texts)
-            with step(self.on_step, "source_file.read"):
-                file = RecordFile(self.objects, each["file"], layout)
+            file = self._opened(each["file"], layout)
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
             with closing(file):
                 is_checked = bool(file.names)
@@ -97,9 +96,19 @@ class ExportedFiles:
                         is_checked = True
                     yield found.copied
 
+    def _opened(self, key: str, layout: FileLayout) -> RecordFile:
+        try:
+            with step(self.on_step, "source_file.read"):
+                return RecordFile(self.objects, key, layout)
+        except SourceError as error:
+            if READ_ON not in error.remedy:
+                raise
+            remedy = error.remedy.replace(READ_ON, "then run cdc snapshot again")
+            raise SnapshotError(error.found, expected=error.expected, remedy=remedy) from error
+
     def _files(self) -> list[ObjectInfo]:
         with step(self.on_step, "source_file.read"):
-            listed = [found for found in self.objects.list_prefix("") if self._is_chosen(found.key)]
+            listed = self._named() or [each for each in self.objects.list_prefix("") if self._is_chosen(each.key)]
         files = [found for found in listed if not is_hidden(found.key)]
         if not files:
             raise SnapshotError(
@@ -123,8 +132,15 @@ class ExportedFiles:
             )
         return files
 
+    def _named(self) -> list[ObjectInfo]:
+        """Returns the one file if it is named, without a look at those beside it."""
+        try:
+            return [self.objects.head(self.only)] if self.only else []
+        except ObjectMissing:
+            return []
+
     def _is_chosen(self, key: str) -> bool:
-        return self.only in ("", key) or fnmatchcase(key, self.only)
+        return self.only in ("", key) or ("/" not in key and fnmatchcase(key, self.only))
 
     def _check_same(self, part: Document) -> None:
         known = (part["size_bytes"], part["written"])

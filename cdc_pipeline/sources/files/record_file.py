@@ -24,6 +24,8 @@ from cdc_pipeline.sources.files.record_blocks import BatchBlock, RecordBlock, re
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, Blocks, FileLayout
 
 READABLE_NAME = f"a name that ends with one of {', '.join(SUFFIXES)}, also with .gz"
+READ_ON = "reading goes on with it"
+"""Ends what the errors of a file ask for, as a consumer gives them."""
 _DIGEST_BYTES = 16
 _COPIED_BYTES = 1 << 20
 _MOST_ROWS = 32_768
@@ -162,7 +164,7 @@ def _no_room(key: str, error: BaseException | None) -> SourceError:
     """Returns an error of this file alone: smaller files of other folders may have room."""
     return SourceError(
         f"the file {key} finds no room in the folder for temporary files: {error!s:.300}",
-        remedy="make room there, or set TMPDIR to a folder that has it; reading goes on with the file",
+        remedy="make room there, or set TMPDIR to a folder that has it; reading goes on with it",
     )
 
 

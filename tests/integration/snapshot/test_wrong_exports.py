@@ -1,15 +1,18 @@
 """Exports that would leave a table with other rows than its source: one error, and the table stays as it was."""
 
+import gzip
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cdc_pipeline.errors import SettingsError, SnapshotError
 from snapshot.wiring import export_at
 from tests.crash.world import take_snapshot
 from tests.integration.snapshot.test_exports import ORDERED, ORDERS, PUBLISHED, shown, take
 from tests.support.exports import ExportedTables
+from tests.support.s3 import BUCKET, s3_objects
 
 
 @pytest.mark.parametrize("table", [{}, {"partition_by": [{"column": "name"}]}], ids=["plain", "data partitions"])
@@ -46,3 +49,64 @@ def test_a_row_where_the_names_of_the_columns_belong_is_no_header(tmp_path: Path
         (tmp_path / "export/xaa.csv").unlink()
         (taken,) = take_snapshot(pipeline, [ORDERS], export=export_at(str(tmp_path / "export"), "start", header=False))
         assert (taken.state, taken.rows) == ("published", 0 if "id" in last else 1)
+
+
+def test_an_export_in_a_bucket_is_a_folder_a_file_or_a_pattern_of_names_in_one_folder(
+    tmp_path: Path, store_url: str, s3_endpoint: str, s3_prefix: str
+) -> None:
+    """As in a local folder: what lies in folders below is not of the pattern."""
+    tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED, s3=s3_endpoint)
+    objects = s3_objects(s3_endpoint, s3_prefix)
+    for name, id_ in (("orders/a.csv", 1), ("orders/old/a.csv", 2)):
+        content = f"id,name,amount\n{id_},Ada,1.50\n"
+        objects.put_if_absent(name, content.encode())
+        tables.write(f"export/{name}", content)
+    with tables.opened() as pipeline:
+        pipeline.source_setup().set_up()
+        for root in (f"s3://{BUCKET}/{s3_prefix}", f"{tmp_path}/export"):
+            for place, ids in (
+                ("orders", [1, 2]),
+                ("orders/a.csv", [1]),
+                ("orders/old/a.csv", [2]),
+                ("orders/*.csv", [1]),
+            ):
+                assert take(pipeline, f"{root}/{place}", "start") == PUBLISHED
+                assert [row[0] for row in shown(pipeline)] == ids, place
+        with pytest.raises(SnapshotError, match="holds no file ord; expected the files of the export"):
+            take(pipeline, f"s3://{BUCKET}/{s3_prefix}/ord", "start")
+        with pytest.raises(SettingsError, match=r"create it, or correct its name: .* or in --from"):
+            take(pipeline, "s3://cdc-no-such-bucket/orders", "start")
+
+
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [
+        ({"format": "upserts"}, "1,Ada,1.50\n"),
+        ({"format": "dms", "folder": "{schema}/{table}"}, "2026-01-01 10:00:00,1,Ada,1.50\n"),
+    ],
+    ids=["upserts", "dms"],
+)
+def test_without_a_header_only_dms_has_the_time_of_a_change_before_the_columns_of_the_table(
+    tmp_path: Path, store_url: str, source: Mapping[str, Any], content: str
+) -> None:
+    tables = ExportedTables(folder=tmp_path, store_url=store_url, source={**source, "time_column": "ts"})
+    tables.write("files/public/orders/0.csv", "")
+    tables.write("export/a.csv", content)
+    with tables.opened() as pipeline:
+        pipeline.source_setup().set_up()
+        export = export_at(str(tmp_path / "export"), "start", header=False)
+        (taken,) = take_snapshot(pipeline, [ORDERS], export=export)
+        assert (taken.state, shown(pipeline)) == ("published", [(1, "Ada", "1.50")])
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"id,name,amount\n1,Ada,1.50\n")[:-9], b""], ids=["cut", "0 bytes"])
+def test_a_damaged_export_fails_the_snapshot_and_says_to_run_it_again(
+    tmp_path: Path, store_url: str, content: bytes
+) -> None:
+    tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED)
+    tables.write("export/a.csv.gz", content)
+    with tables.opened() as pipeline:
+        pipeline.source_setup().set_up()
+        (taken,) = take_snapshot(pipeline, [ORDERS], export=export_at(str(tmp_path / "export"), "start"))
+    assert taken.state == "failed"
+    assert "bring the whole file under the same name; then run cdc snapshot again" in (taken.error or "")
