@@ -30,11 +30,10 @@ def csv_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Every value is a text; unquoted `csv.null` is NULL. A row with too few or too many fields becomes UNREAD.
 
-    The first batch has no rows, and shows the names of the columns. An empty file, or one of line ends, has no batch.
-    `columns`: those of a file without a header. `encoding`: UTF8 raises UnicodeDecodeError for a file that is not UTF-8
+    The first batch has no rows, and shows the columns. Only in a file with one column blank lines are rows. `columns`:
+    those of a file without a header. `encoding`: UTF8 raises UnicodeDecodeError for a file that is not UTF-8
     throughout; read it with OCTETS then. Arrow does not show an invalid row that is not UTF-8, and raises ArrowInvalid
-    for one that is longer than `block_bytes`. Raises ValueError for a file that ends inside quotes. Blank lines are
-    left out, but for those of a file with one column: there they are rows.
+    for one that is longer than `block_bytes`. Raises ValueError for a file that ends inside quotes.
     """
     opened = partial(_opened_text, open_file, settings)
     if not _has_text(opened) and (settings.header or len(columns) != 1):
