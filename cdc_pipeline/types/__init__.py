@@ -14,7 +14,7 @@ from cdc_pipeline.types.table import (
     resolve,
     text_of,
 )
-from cdc_pipeline.types.text import Parsed, parse_text
+from cdc_pipeline.types.text import Parsed, parse_foreign_text, parse_text
 from cdc_pipeline.types.whole_columns import as_column, of_one_kind, parse_whole_column
 from cdc_pipeline.types.widening import wider
 
@@ -35,6 +35,7 @@ __all__ = [
     "numeric_name",
     "of_one_kind",
     "parse_debezium",
+    "parse_foreign_text",
     "parse_text",
     "parse_whole_column",
     "resolve",

@@ -132,6 +132,7 @@ def open_exported_files(
         csv=csv,
         leading=() if time_column is None else (time_column,),
         only=only,
+        of_postgres=isinstance(source, PostgresSource),
         on_step=on_step,
     )
 

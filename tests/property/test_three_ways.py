@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -16,12 +17,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from psycopg2.extras import execute_values
 
+from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
+from cdc_pipeline.settings.change_files import CsvSettings
+from cdc_pipeline.sources.files.exported_files import ExportedFiles
 from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder
 from cdc_pipeline.sources.postgres.catalogue import canonical_type, read_types
 from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres.session import connect
 from cdc_pipeline.sources.postgres.tables import read_table
+from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import Parsed, debezium_column, parse_debezium, parse_text, resolve
 from tests.support.debezium_json import written
 from tests.support.source_types import CREATE_TYPES, TYPES
@@ -197,3 +202,28 @@ def test_a_value_added_to_an_enum_in_mid_stream_arrives_as_its_text(source: Sour
             cursor.execute(statement)
     assert outcome(source.by_snapshot()[mood]) == ["'sad'", "'new'"]
     assert outcome(source.by_stream()[mood]) == ["'sad'", "'new'"]
+
+
+def test_values_that_copy_writes_are_those_of_a_snapshot(source: Source, tmp_path: Path) -> None:
+    """One file per column, since a value that does not fit keeps its whole row out. Twice: few rows and many."""
+    most = max(len(each.strange) for each in TYPES)
+    rows = [[each.strange[row % len(each.strange)] for each in TYPES] for row in range(most)]
+    for times in (1, 20):
+        source.replace_rows([[None] * len(TYPES), *rows] * times)
+        snapshot = source.by_snapshot()
+        for name, each in zip(NAMES, TYPES, strict=True):
+            path = tmp_path / f"{times}-{name}.csv"
+            with source.connection, source.connection.cursor() as cursor, path.open("wb") as file:
+                cursor.copy_expert(f"COPY (SELECT {name} FROM drawn ORDER BY id) TO STDOUT (FORMAT csv, HEADER)", file)
+            files = ExportedFiles(
+                objects=LocalObjectStore(tmp_path),
+                csv=CsvSettings(),
+                only=path.name,
+                of_postgres=True,
+                on_step=no_step,
+            )
+            schema = TableSchema(columns=(source.schema.column(name),), key=())
+            (copied,) = files.rows(TableName.parse("shop.public.drawn"), schema)
+            unfit = {found.row for found in copied.unfit_rows}
+            values = [UNFIT if row in unfit else value for row, value in enumerate(copied.rows[name].to_pylist())]
+            assert shown(values) == outcome(snapshot[name]), each.sql

@@ -25,6 +25,7 @@ from cdc_pipeline.time_slice import EPOCH
 
 _BLOCK_BYTES = 8 << 20
 _GZIP = ".gz"
+_CSV = ".csv"
 _JSON = {".json": ".jsonl"}
 _MAY_LACK_NULLS = ".jsonl"
 """Programs that write JSON often leave NULLs out. In every other format each row has every column."""
@@ -37,12 +38,14 @@ class ExportedFiles:
 
     `only`: the key of the one file to read, or a pattern of names right below the root; "" for all files. `leading`:
     columns before those of the table in a CSV file without a header. A value is read as one of a change file is.
+    `of_postgres`: but arrays and bits in CSV files are read as PostgreSQL's COPY writes them.
     """
 
     objects: ObjectStore
     csv: CsvSettings
     leading: tuple[str, ...] = ()
     only: str = ""
+    of_postgres: bool = False
     on_step: OnStep
 
     def columns(self, table: KnownTable) -> tuple[Column, ...]:
@@ -82,6 +85,7 @@ class ExportedFiles:
             layout = FileLayout(csv=self.csv, columns=(*self.leading, *schema.names), texts=texts)
             file = self._opened(each["file"], layout)
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
+            by_copy = self.of_postgres and _format(file.key) == _CSV
             with closing(file):
                 is_checked = bool(file.names)
                 if is_checked:
@@ -90,7 +94,7 @@ class ExportedFiles:
                     first = file.line + 1
                     with step(self.on_step, "source_file.read"):
                         block = file.take_block(_BLOCK_BYTES)
-                    found = exported_rows(block, schema, unit, first)
+                    found = exported_rows(block, schema, unit, first, by_copy=by_copy)
                     if found.names is not None and not is_checked:
                         _check_columns(file.key, found.names, schema)
                         is_checked = True

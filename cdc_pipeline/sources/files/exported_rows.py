@@ -17,7 +17,7 @@ from cdc_pipeline.sources.debezium.envelope import Fields
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
 from cdc_pipeline.sources.files.record_blocks import RecordBlock, read_record, record_line
 from cdc_pipeline.sources.files.record_values import Column, parsed_column
-from cdc_pipeline.types import Parsed, arrow_schema
+from cdc_pipeline.types import Parsed, arrow_schema, parse_foreign_text, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +37,22 @@ class _Part:
     columns: Sequence[Parsed]
 
 
-def exported_rows(block: RecordBlock, schema: TableSchema, unit: str, first: int) -> ExportedRows:
-    """Leaves out blank lines. `unit`: the file, and whether lines or rows are counted. `first`: the first record's."""
-    typed = attempt(lambda: [_part(found.rows, found.columns, schema) for found in block.columns()])
+def exported_rows(
+    block: RecordBlock, schema: TableSchema, unit: str, first: int, *, by_copy: bool = False
+) -> ExportedRows:
+    """Leaves out blank lines. `unit`: the file, and whether lines or rows are counted. `first`: the first record's.
+
+    `by_copy`: the values are texts, of arrays and bits as PostgreSQL's COPY writes them.
+    """
+    part_of = partial(_part, schema=schema, by_copy=by_copy)
+    typed = attempt(lambda: [part_of(found.rows, found.columns) for found in block.columns()])
     parts = [] if isinstance(typed, LineRefused) else typed
     others = set(range(block.rows)).difference(*(part.numbers.tolist() for part in parts))
     records, unread = _read(block, sorted(others))
     begins = [(int(part.numbers[0]), part.names) for part in parts if len(part.numbers)]
     begins += [(number, record.keys()) for number, record in records.items() if number not in unread][:1]
     columns = {name: [record.get(name) for record in records.values()] for name in schema.names}
-    parts.append(_part(np.array(list(records), np.int64), columns, schema))
+    parts.append(part_of(np.array(list(records), np.int64), columns))
     numbers = np.concatenate([part.numbers for part in parts])
     order = np.argsort(numbers)
     numbers = numbers[order]
@@ -70,9 +76,28 @@ def exported_rows(block: RecordBlock, schema: TableSchema, unit: str, first: int
     return ExportedRows(copied=copied, names=min(begins, default=(0, None), key=lambda begin: begin[0])[1])
 
 
-def _part(numbers: npt.NDArray[np.int64], columns: Mapping[str, Column], schema: TableSchema) -> _Part:
-    parsed = [parsed_column(columns.get(column.name, [None] * len(numbers)), column.type) for column in schema.columns]
+def _part(
+    numbers: npt.NDArray[np.int64], columns: Mapping[str, Column], schema: TableSchema, *, by_copy: bool
+) -> _Part:
+    parsed = [
+        (_copied_column if by_copy and _is_copied_apart(column.type) else parsed_column)(
+            columns.get(column.name, [None] * len(numbers)), column.type
+        )
+        for column in schema.columns
+    ]
     return _Part(numbers=numbers, names=columns.keys(), columns=parsed)
+
+
+def _is_copied_apart(type_name: str) -> bool:
+    """Whether COPY writes a text that JSON has no value like: an array in braces, bits as digits."""
+    return resolve(type_name).element is not None or type_name.partition("(")[0] in ("bit", "varbit")
+
+
+def _copied_column(column: Column, type_name: str) -> Parsed:
+    if isinstance(column, list):
+        octets = [None if value is None else str(value).encode(errors="surrogatepass") for value in column]
+        column = pa.array(octets, pa.binary())
+    return parse_foreign_text(column, resolve(type_name))
 
 
 def _read(block: RecordBlock, numbers: Sequence[int]) -> tuple[dict[int, Fields], dict[int, str]]:
