@@ -131,7 +131,16 @@ class DeltaLog:
             yield commit
 
     def append(self, version: int, actions: list[Action]) -> None:
-        """Writes the commit; it is durable on return. Raises VersionTaken if that version already exists."""
+        """Writes the commit; it is durable on return. Raises VersionTaken if that version already exists.
+
+        Raises LakeError if it does not, but the next one does: nothing is written where a commit is missing.
+        """
+        # Of two versions the higher one is looked at first, since another writer may be writing both now.
+        if self.exists(version + 1) and not self.exists(version):
+            raise damaged_log(
+                f"version {version} of {self._folder} is missing, and {version + 1} is there",
+                expected="all versions from a checkpoint, or from version 0, up to the latest",
+            )
         content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
         try:
             self._store.put_if_absent(self._key(version), content.encode())
@@ -185,11 +194,9 @@ class DeltaLog:
                 break
         for action in self.in_checkpoint(keys, kind):
             return action
-        raise LakeError(
+        raise damaged_log(
             f"the log in {self._folder} does not say the {kind} of version {latest}",
             expected="the log from a checkpoint, or from version 0, up to that version",
-            remedy="bring the log's files back from a copy of the lake; without one, move the table's folder away and"
-            " run cdc snapshot on the table",
         )
 
     def _checksum(self, version: int) -> Action:
@@ -207,16 +214,20 @@ class DeltaLog:
         for number in range(checkpoint + 1, version + 1):
             commit = self.read(number)
             if commit is None:
-                raise LakeError(
-                    f"version {number} of {self._folder} is not there any more",
-                    expected=f"the log from a checkpoint up to version {version}",
-                )
+                raise self.missing(number, version)
             for action in commit.actions:
                 if "remove" in action:
                     active.pop(file_identity(action["remove"]), None)
                 if "add" in action:
                     active[file_identity(action["add"])] = action["add"]
         return active
+
+    def missing(self, version: int, latest: int) -> LakeError:
+        """Returns the error of a reader of `latest` for a version that the log lacks."""
+        return damaged_log(
+            f"version {version} of {self._folder} is missing",
+            expected=f"the log from a checkpoint, or from version 0, up to version {latest}",
+        )
 
     def checkpoint_before(self, version: int) -> tuple[int, list[str]]:
         """Returns the version of the last checkpoint at or before `version`, and its files; -1 if there is none."""
@@ -257,6 +268,15 @@ class DeltaLog:
     def _last_checkpoint(self) -> Action | None:
         """Returns what the log names as its last checkpoint. A name that cannot be read is none: it only saves time."""
         return named_checkpoint(self._store, self.last_checkpoint_key)
+
+
+def damaged_log(found: str, *, expected: str) -> LakeError:
+    return LakeError(
+        found,
+        expected=expected,
+        remedy="bring the log's files back from a copy of the lake; without one, move the table's folder away and run"
+        " cdc snapshot on the table",
+    )
 
 
 def file_identity(file: Action) -> FileIdentity:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import Lock
 
-from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.checkpoint_rows import conformed
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.table_files import FILE_TYPE, TableFiles
@@ -111,10 +110,7 @@ def _read(log: DeltaLog, version: int) -> LakeTableState:
     for kind in ("metaData", "protocol") if keys else ():
         state.follow(({kind: action} for action in log.in_checkpoint(keys, kind)), checkpoint)
     if not _followed(log, state, version):
-        raise LakeError(
-            f"version {version} of {log.folder} cannot be read any more",
-            expected=f"the log from a checkpoint up to version {version}",
-        )
+        raise log.missing(state.version + 1, version)
     if version == checkpoint:
         commit = log.read(version)
         state.info = {} if commit is None else commit.info

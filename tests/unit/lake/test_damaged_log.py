@@ -1,6 +1,7 @@
 """Files beside the commits of a log: those that only save time may be damaged, of others an error says what to do."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.checkpoint import write_checkpoint
-from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.fence import commit_info, fence_action
+from cdc_pipeline.lake.delta_log import DeltaLog, VersionTaken
+from cdc_pipeline.lake.fence import commit_info, fence_action, write_again
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -18,6 +19,12 @@ from tests.support.lake import NOW, table_of
 
 TABLE = table_of()
 LATEST, CHECKPOINT = 4, 3
+
+
+def commit(log: DeltaLog, *versions: int) -> None:
+    for version in versions:
+        info = commit_info(operation="x", user_metadata="", read_version=version - 1, now=NOW)
+        log.append(version, [info, fence_action(TABLE.app_id, version, NOW)])
 
 
 @pytest.fixture
@@ -30,9 +37,7 @@ def log(store: LocalObjectStore) -> DeltaLog:
     """A log of five versions with a checkpoint."""
     log = DeltaLog(store, lake_key(TABLE.name))
     create_plain_table(log, TABLE, lambda: NOW)
-    for version in range(1, LATEST + 1):
-        info = commit_info(operation="x", user_metadata="", read_version=version - 1, now=NOW)
-        log.append(version, [info, fence_action(TABLE.app_id, version, NOW)])
+    commit(log, *range(1, LATEST + 1))
     write_checkpoint(store, log, CHECKPOINT, 0, no_step)
     return log
 
@@ -88,6 +93,46 @@ def test_an_error_says_that_a_log_lacks_its_beginning(store: LocalObjectStore, l
     store.delete_all(lost)
     with pytest.raises(LakeError, match="does not say the metaData of version 4"):
         log.metadata(LATEST)
+
+
+@pytest.fixture
+def missing(store: LocalObjectStore, log: DeltaLog) -> int:
+    """A version that is missing where the search for the latest version ends before it, though later ones are there."""
+    commit(log, *range(LATEST + 1, LATEST + 5))
+    missing = LATEST + 2
+    store.delete(f"{log.folder}/{missing:020d}.json")
+    return missing
+
+
+def test_no_commit_is_written_where_one_is_missing(log: DeltaLog, missing: int) -> None:
+    found = rf"version {missing} of .* is missing, and {missing + 1} is there"
+    for writing in (
+        lambda: commit(log, missing),
+        lambda: write_again(log, TABLE.app_id, NOW + timedelta(days=1), timedelta()),
+    ):
+        with pytest.raises(LakeError, match=found) as raised:
+            writing()
+        assert "bring the log's files back" in raised.value.remedy
+    assert not log.exists(missing)
+
+
+def test_a_table_whose_first_commit_is_missing_is_not_created_again(store: LocalObjectStore, log: DeltaLog) -> None:
+    lost = [log.checkpoint_key(CHECKPOINT), log.last_checkpoint_key, f"{log.folder}/{0:020d}.json"]
+    store.delete_all(lost)
+    with pytest.raises(LakeError, match=r"version 0 of .* is missing"):
+        create_plain_table(log, TABLE, lambda: NOW)
+
+
+def test_a_writer_that_two_others_overtook_is_told_that_they_were_first(log: DeltaLog) -> None:
+    with pytest.raises(VersionTaken):
+        commit(log, LATEST - 1)
+
+
+def test_an_error_names_the_first_version_that_is_missing(log: DeltaLog, missing: int) -> None:
+    for reading in (LakeTableStates().at, DeltaLog.active_files):
+        with pytest.raises(LakeError, match=f"version {missing} of .* is missing") as raised:
+            reading(log, missing + 2)
+        assert "bring the log's files back" in raised.value.remedy
 
 
 @pytest.mark.parametrize("character", ["\u0085", "\u2028", "\u2029"])
