@@ -104,13 +104,12 @@ class DeltaLog:
             return None
         try:
             # `splitlines` would cut at line separators of Unicode, too, which Spark writes into texts as they are.
-            actions = tuple(json.loads(line) for line in content.decode().split("\n") if line)
+            lines = [line for line in content.decode().split("\n") if line]
+            actions = tuple(json.loads(line) for line in lines or [""])  # an empty file is no commit
         except ValueError as error:
-            raise LakeError(
+            raise damaged_log(
                 f"{self._key(version)} is no commit of a Delta log: {error}",
                 expected="one JSON object in each line, as it was written",
-                remedy="bring the file back from a copy of the lake; without one, move the table's folder away and run"
-                " cdc snapshot on the table",
             ) from error
         return Commit(version=version, actions=actions)
 

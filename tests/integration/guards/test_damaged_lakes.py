@@ -52,8 +52,9 @@ def applied(world: World) -> dict[str, CdcError | None]:
         (shutil.rmtree, FenceMismatch, "the lake has no table.*run cdc snapshot"),
         (write_into_the_newest_commit(b"\xff\xfe\x00"), LakeError, "is no commit of a Delta log.*from a copy"),
         (write_into_the_newest_commit(b'{"add": {'), LakeError, "is no commit of a Delta log.*from a copy"),
+        (write_into_the_newest_commit(b""), LakeError, "is no commit of a Delta log.*from a copy"),
     ],
-    ids=["taken away", "no text", "cut off"],
+    ids=["taken away", "no text", "cut off", "emptied"],
 )
 def test_a_damaged_lake_table_stops_alone_and_says_what_to_do(
     world: World, damage: Callable[[Path], None], kind: type[CdcError], words: str

@@ -135,6 +135,14 @@ def test_an_error_names_the_first_version_that_is_missing(log: DeltaLog, missing
         assert "bring the log's files back" in raised.value.remedy
 
 
+def test_an_empty_commit_is_damaged(store: LocalObjectStore, log: DeltaLog) -> None:
+    """A machine that loses its power may leave the file without its content."""
+    for content in (b"", b"\n"):
+        store.overwrite(f"{log.folder}/{LATEST:020d}.json", content)
+        with pytest.raises(LakeError, match=f"{LATEST:020d}.json is no commit of a Delta log"):
+            log.read(LATEST)
+
+
 @pytest.mark.parametrize("character", ["\u0085", "\u2028", "\u2029"])
 def test_a_commit_ends_its_lines_only_where_json_does(store: LocalObjectStore, log: DeltaLog, character: str) -> None:
     """Spark writes texts into statistics as they are, without escapes for line separators of Unicode."""
