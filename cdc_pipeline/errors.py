@@ -245,3 +245,12 @@ def is_outage(error: Exception) -> bool:
     if isinstance(error, CdcError):
         return error.outage
     return isinstance(error, OSError) and (error.errno is not None or not str(error).startswith(_DAMAGE))
+
+
+def damaged_file(found: str, *, expected: str = "whole files of the lake") -> LakeError:
+    """Returns the error of a table of which a file is missing or damaged. The commits of its log are whole."""
+    return LakeError(
+        found,
+        expected=expected,
+        remedy="bring the file back from a copy of the lake, or run cdc snapshot on the table",
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from cdc_pipeline.errors import LakeError
+from cdc_pipeline.errors import LakeError, ObjectMissing, damaged_file
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.object_store import ObjectStore
 
@@ -44,7 +44,10 @@ class VectorObjects:
 
 
 def read_vector(store: ObjectStore | VectorObjects, table_key: str, descriptor: Action | None) -> BitMap64:
-    """Returns the deleted rows that the log's descriptor names; empty for None. Raises LakeError for damaged bytes."""
+    """Returns the deleted rows that the log's descriptor names; empty for None.
+
+    Raises LakeError if their file is missing or damaged.
+    """
     if descriptor is None:
         return BitMap64()
     kind, reference = descriptor["storageType"], descriptor["pathOrInlineDv"]
@@ -53,13 +56,14 @@ def read_vector(store: ObjectStore | VectorObjects, table_key: str, descriptor: 
     if kind != _IN_TABLE:
         raise LakeError(f"a deletion vector of {table_key} is at {reference}", expected="one in the table's own folder")
     key = f"{table_key}/{vector_path(reference)}"
-    content = store.get(key)
-    start = descriptor.get("offset") or 0
-    (size,) = struct.unpack_from(">i", content, start)
+    try:
+        content = store.get(key)
+    except ObjectMissing as error:
+        raise damaged_file(f"the deletion vector {key} is missing") from error
+    start, size = descriptor.get("offset") or 0, descriptor["sizeInBytes"]
     data = content[start + 4 : start + 4 + size]
-    (checksum,) = struct.unpack_from(">I", content, start + 4 + size)
-    if size != descriptor["sizeInBytes"] or zlib.crc32(data) != checksum:
-        raise LakeError(f"the deletion vector at byte {start} of {key} is damaged", expected="its size and checksum")
+    if content[start : start + 8 + size] != _framed(data):
+        raise damaged_file(f"the deletion vector at byte {start} of {key} is damaged")
     return _bitmap(data, key)
 
 
@@ -98,7 +102,7 @@ def vector_file(vectors: Mapping[str, BitMap64]) -> tuple[str, bytes, dict[str, 
             "sizeInBytes": len(data),
             "cardinality": len(rows),
         }
-        content += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+        content += _framed(data)
     return vector_path(reference), bytes(content), descriptors
 
 
@@ -125,6 +129,11 @@ def z85_decode(text: str) -> bytes:
             word = word * _BASE + _Z85.index(letter)
         words.append(word.to_bytes(_WORD_BYTES, "big"))
     return b"".join(words)
+
+
+def _framed(data: bytes) -> bytes:
+    """Returns the bytes of a vector in its file: between its size and its checksum."""
+    return struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
 
 
 def _bitmap(data: bytes, where: str) -> BitMap64:

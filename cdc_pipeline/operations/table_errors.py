@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, LakeError, ObjectStoreAway, TablePauses, is_outage
+from cdc_pipeline.errors import CdcError, LakeError, ObjectStoreAway, TablePauses, damaged_file, is_outage
 from cdc_pipeline.record import TableName
 
 log = structlog.get_logger()
@@ -36,8 +36,4 @@ def result_or_error(call: Callable[[], Result], table: TableName, *, otherwise: 
 def _of_file(error: OSError) -> CdcError:
     if is_outage(error):
         return ObjectStoreAway(f"a file cannot be read or written: {error}", remedy="the same call is safe to repeat")
-    return LakeError(
-        f"a file is damaged: {error}",
-        expected="whole Parquet files",
-        remedy="bring the file back from a copy of the lake, or run cdc snapshot on the table",
-    )
+    return damaged_file(f"a file is damaged: {error}")

@@ -69,6 +69,17 @@ def test_damaged_bytes_are_refused(tmp_path: Path) -> None:
         read_vector(store, TABLE, {**descriptors["a"], "storageType": "p"})
 
 
+def test_a_vector_file_that_is_cut_or_missing_is_named_with_what_brings_it_back(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    path, content, descriptors = vector_file({"a": BitMap64([1, 2, 3])})
+    for size in (None, 0, 3, 20, len(content) - 4, len(content) - 1):
+        if size is not None:
+            store.overwrite(f"{TABLE}/{path}", content[:size])
+        with pytest.raises(LakeError, match=f"{path} is {'missing' if size is None else 'damaged'}") as raised:
+            read_vector(store, TABLE, descriptors["a"])
+        assert raised.value.remedy == "bring the file back from a copy of the lake, or run cdc snapshot on the table"
+
+
 def test_base_85_comes_back() -> None:
     content = bytes(range(256))
     assert z85_decode(z85_encode(content)) == content
