@@ -12,7 +12,8 @@ from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from cdc_pipeline.errors import LakeAway, LakeError, SettingsError
+from cdc_pipeline.errors import LakeAway, LakeError, SettingsError, damaged_file
+from cdc_pipeline.lake.delta_log import damaged_log
 from cdc_pipeline.settings.libpq import is_this_machine
 
 log = structlog.get_logger()
@@ -52,6 +53,7 @@ _SCHEME = "sc://"
 _PARAMETERS = "/;"
 """Separates the address of a URL from its parameters, of which one may be the token."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
+_FILE_DAMAGED, _VERSION_MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE"), "DELTA_VERSIONS_NOT_CONTIGUOUS"
 _UNREACHABLE = "UNAVAILABLE"
 _UNAUTHENTICATED = "UNAUTHENTICATED"
 _STACK_TRACE, _CAUSE = "JVM stacktrace:", "Caused by: "
@@ -181,8 +183,13 @@ def spark_calls(doing: str) -> Iterator[None]:
                 expected="the token that the server was started with (spark.connect.authenticate.token)",
                 remedy="give it as spark: sc://host:port/;token=... in CDC_SPARK or pipeline.yml",
             ) from error
+        found, condition = f"Spark failed while {doing}: {_words(error)}", error.getCondition() or ""
+        if condition.startswith(_FILE_DAMAGED):
+            raise damaged_file(found, expected="whole files of the lake, and a store that answers") from error
+        if condition == _VERSION_MISSING:
+            raise damaged_log(found, expected="all versions up to the latest") from error
         raise _kind(error)(
-            f"Spark failed while {doing}: {_words(error)}",
+            found,
             expected="the Spark Connect server to answer",
             remedy="the same call may be repeated: the fence in the lake prevents a double effect",
         ) from error

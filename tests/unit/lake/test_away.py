@@ -37,3 +37,20 @@ def test_whoever_cannot_be_reached_is_away_and_whoever_answers_is_not(
         raise error
     assert type(caught.value) is expected
     assert caught.value.outage is issubclass(expected, LakeAway)
+
+
+@pytest.mark.parametrize(
+    ("condition", "remedy"),
+    [
+        ("PATH_NOT_FOUND", "bring the file back"),
+        ("FAILED_READ_FILE.FILE_NOT_EXIST", "bring the file back"),
+        ("FAILED_READ_FILE.NO_HINT", "bring the file back"),
+        ("DELTA_VERSIONS_NOT_CONTIGUOUS", "bring the log's files back"),
+        ("DIVIDE_BY_ZERO", "the same call may be repeated"),
+    ],
+)
+def test_an_error_about_files_of_the_lake_says_how_to_bring_them_back(condition: str, remedy: str) -> None:
+    with pytest.raises(LakeError) as caught, spark_calls("merging"):
+        raise AnalysisException(message="no such file", errorClass=condition)
+    assert caught.value.found == "Spark failed while merging: no such file"
+    assert caught.value.remedy.startswith(remedy)
