@@ -235,15 +235,13 @@ class DeltaLog:
             return last["version"], checkpoint_keys(self._folder, last)
         if last is None and self.exists(0):
             return -1, []
-        found, complete = dict[int, list[str]](), -1
+        found = dict[tuple[int, str | None], list[str]]()
         for entry in self._store.list_prefix(self._folder):
             name = _CHECKPOINT.fullmatch(entry.key.rpartition("/")[2])
             if name and int(name["version"]) <= version:
-                found.setdefault(int(name["version"]), []).append(entry.key)
-                if len(found[int(name["version"])]) < int(name["parts"] or 1):
-                    continue
-                complete = max(complete, int(name["version"]))
-        return complete, found.get(complete, [])
+                found.setdefault((int(name["version"]), name["parts"]), []).append(entry.key)
+        complete = ((number, keys) for (number, parts), keys in found.items() if len(keys) == int(parts or 1))
+        return max(complete, default=(-1, []))
 
     def _start(self, known: int | None) -> int | None:
         """Returns a version that exists; None if there is no table."""

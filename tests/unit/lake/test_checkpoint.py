@@ -183,6 +183,19 @@ def test_a_log_that_does_not_name_its_checkpoint_is_still_found(
     assert log.active_files(8).keys() == replayed(commits)["add"].keys()
 
 
+def test_one_whole_checkpoint_of_a_version_is_read_alone(store: LocalObjectStore, log: DeltaLog) -> None:
+    """Others of the version may be whole too, or unfinished."""
+    commits = random_commits(1, 9)
+    for number, actions in enumerate(commits):
+        log.append(number, actions)
+    write_checkpoint(store, log, 8, OLD, no_step)
+    store.delete_all([log.last_checkpoint_key, *(f"{log.folder}/{number:020d}.json" for number in range(8))])
+    for part, parts in ((1, 1), (1, 2), (2, 3)):
+        other = f"{log.folder}/{8:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
+        store.put_if_absent(other, store.get(log.checkpoint_key(8)))
+    assert log.checkpoint_before(8) == (8, [log.checkpoint_key(8)])
+
+
 def test_a_checkpoint_of_another_format_is_named(store: LocalObjectStore, log: DeltaLog) -> None:
     store.overwrite(log.last_checkpoint_key, b'{"version": 3, "size": 2, "v2Checkpoint": {"path": "x"}}')
     with pytest.raises(LakeError, match="format V2"):
