@@ -135,7 +135,11 @@ class SliceWorker:
                     self.work.lake.rewind(lake_table, move.to_version)
                     log.warning("lake set back, slices were in it twice", table=str(table), to=move.to_version)
                 case Apply():
-                    outcomes.append(self._apply(lease, keeper, lake_table, move))
+                    try:
+                        outcomes.append(self._apply(lease, keeper, lake_table, move))
+                    except Exception:  # whoever takes the claim over ends its session, which may serve others by then
+                        self.work.lake.close()
+                        raise
 
     def _apply(self, lease: Lease, keeper: LeaseKeeper, table: LakeTable, move: Apply) -> UpsertOutcome:
         """Records a claim's bounds, checks its slice files, merges them in one commit, marks the claim as applied."""

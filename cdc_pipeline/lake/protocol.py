@@ -225,6 +225,9 @@ class Lake(Protocol):
     def open(self) -> str:
         """Opens a session, unless one is open. Returns its name, for `cancel`."""
 
+    def close(self) -> None:
+        """Ends the session, if one is open. The next call that needs one opens another one."""
+
     def cancel(self, session: str, claim_id: str) -> None:
         """Cancels what a former owner of the claim left running in its session, and ends that session.
 

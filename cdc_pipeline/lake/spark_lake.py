@@ -1,7 +1,7 @@
 """The lake on Spark and Delta: one commit per claim and one per publication."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from uuid import UUID
 
@@ -39,7 +39,15 @@ from cdc_pipeline.lake.protocol import (
 from cdc_pipeline.lake.repeated_ids import repeated_of_few, repeated_of_many
 from cdc_pipeline.lake.row_history import RowHistory
 from cdc_pipeline.lake.schema_change import latest_shape, shape_at
-from cdc_pipeline.lake.session import CancelSession, OpenSession, claim_tag, leave_lost, session_name, spark_calls
+from cdc_pipeline.lake.session import (
+    CancelSession,
+    OpenSession,
+    SessionLost,
+    claim_tag,
+    leave_lost,
+    session_name,
+    spark_calls,
+)
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.upsert import ClaimUpsert
@@ -128,7 +136,7 @@ class SparkLake:
         if self._cancel_session is None or (self._opened is not None and session == session_name(self._opened)):
             return
         try:
-            with step(self._on_step, "lake_claim.cancel"):
+            with step(self._on_step, "lake_claim.cancel"), suppress(SessionLost):  # its owner has ended it
                 self._cancel_session(session, claim_tag(claim_id))
         except LakeError as error:
             logger.warning("not cancelled", session=session, claim=claim_id, found=error.found)

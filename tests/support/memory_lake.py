@@ -78,9 +78,7 @@ class MemoryLake:
     """Follows `cdc_pipeline.lake.protocol.Lake`; data partitions make no difference, and histories are not kept."""
 
     def __init__(self, *, store: ObjectStore, clock: Clock, on_step: OnStep) -> None:
-        self._store = store
-        self._clock = clock
-        self._on_step = on_step
+        self._store, self._clock, self._on_step = store, clock, on_step
 
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
         check_partitions(table)
@@ -111,6 +109,9 @@ class MemoryLake:
     def open(self) -> str:
         """Nothing of it runs anywhere else."""
         return ""
+
+    def close(self) -> None:
+        """There is no session to end."""
 
     def cancel(self, session: str, claim_id: str) -> None:
         """There is nothing to cancel."""
@@ -202,8 +203,7 @@ class MemoryLake:
 
     def rows(self, table: LakeTable) -> list[dict[str, Any]]:
         """Every row of the latest version, with every column, in no order."""
-        found: list[dict[str, Any]] = self._stored(self._log(table), table).rows.to_pylist()
-        return found
+        return list(self._stored(self._log(table), table).rows.to_pylist())
 
     def commits(self, table: LakeTable) -> list[Commit]:
         """The whole log, oldest first."""

@@ -6,7 +6,7 @@ import pytest
 
 from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
-from cdc_pipeline.errors import LakeError, StaleEpoch
+from cdc_pipeline.errors import CdcError, LakeError, StaleEpoch
 from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
 from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.steps import Moment, OnStep, no_step
@@ -51,7 +51,7 @@ def test_a_commit_whose_answer_was_lost_is_marked_by_the_next_run_and_not_made_a
 
 
 class ElsewhereLake(MemoryLake):
-    """Works in a session that outlives its client."""
+    """Works in sessions that outlive their client."""
 
     def __init__(self, work: Work, session: str, on_step: OnStep = no_step) -> None:
         super().__init__(store=work.objects, clock=lambda: NOW, on_step=on_step)
@@ -60,6 +60,9 @@ class ElsewhereLake(MemoryLake):
 
     def open(self) -> str:
         return self.session
+
+    def close(self) -> None:
+        self.session = f"behind {self.session}"
 
     def cancel(self, session: str, claim_id: str) -> None:
         self.cancelled.append((session, claim_id))
@@ -88,6 +91,26 @@ def test_whoever_takes_a_claim_over_cancels_what_its_dead_owner_left_running(wor
     work.cut(1)
     worker_with(work, successor).slice_to_lake(work.table.name)
     assert len(successor.cancelled) == 1
+
+
+@pytest.mark.parametrize("place", ["slice_file.get", "lake_table.merge"])
+@pytest.mark.parametrize("error", [StaleEpoch, LakeError])
+def test_a_worker_that_gives_a_claim_up_does_not_go_on_in_the_session_that_its_successor_ends(
+    work: Work, place: str, error: type[CdcError]
+) -> None:
+    work.cut(1)
+
+    def give_up(name: str, moment: Moment) -> None:
+        if (name, moment) == (place, Moment.BEFORE):
+            raise error("somebody marked the run")
+
+    lake = ElsewhereLake(work, "the first", give_up)
+    worker = work.worker(on_step=give_up)
+    with pytest.raises(error, match="marked"):
+        replace(worker, work=replace(worker.work, lake=lake)).slice_to_lake(work.table.name)
+    left = work.shop.store.claims.open_claim(work.shop.orders.table_id)
+    assert left is not None
+    assert (left.session, lake.open()) == ("the first", "behind the first")
 
 
 def test_a_lease_that_ends_while_the_claim_is_prepared_forbids_its_commit(work: Work) -> None:

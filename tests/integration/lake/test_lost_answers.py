@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
+from structlog.testing import capture_logs
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
@@ -24,6 +25,7 @@ from cdc_pipeline.lake.session import cancel, claim_tag, client_of, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
+from cdc_pipeline.wiring.adapters import open_lake
 from tests.support.eventually import eventually
 from tests.support.lake import NOW, Feed, event, lake_values, table_of
 from tests.support.tcp_proxy import Proxy, proxied
@@ -158,6 +160,19 @@ def test_what_a_killed_client_left_running_is_cancelled_and_its_session_ended(sp
             client.interrupt_all()
     finally:
         client.close()
+
+
+def test_a_worker_that_has_left_the_session_of_a_claim_works_on_when_another_one_cancels_the_claim(
+    spark_url: str, store: LocalObjectStore
+) -> None:
+    first, second = (open_lake(spark_url, store, no_step) for _ in range(2))
+    with closing(first), closing(second), capture_logs() as said:
+        left = first.open()
+        first.close()
+        assert first.open() != left
+        second.cancel(left, "a claim")
+        assert first.session.range(1).count() == 1
+    assert said == []
 
 
 def test_a_merge_that_a_killed_client_left_running_is_harmless_also_when_nobody_cancels_it(
