@@ -10,13 +10,13 @@ from cdc_params import chosen_slots, poll_seconds, tables, target_file_mb, worke
 from cdc_trigger import SnapshotWantedTrigger
 
 SETTINGS = configured_settings()
-WANTED = AssetWatcher(name="snapshot_wanted", trigger=SnapshotWantedTrigger(pipeline=SETTINGS.name))
+WANTED = SnapshotWantedTrigger(pipeline=SETTINGS.name, tables=[str(found.table) for found in SETTINGS.tables])
 
 with DAG(
     dag_id="cdc_snapshot",
     description="Builds the initial lake of the chosen tables while the source keeps changing",
     doc_md=runbook("cdc_snapshot"),
-    schedule=[changed_tables(SETTINGS, watchers=[WANTED])],
+    schedule=[changed_tables(SETTINGS, watchers=[AssetWatcher(name="snapshot_wanted", trigger=WANTED)])],
     params={
         "tables": tables(SETTINGS),
         "concurrency": worker_slots(SETTINGS),

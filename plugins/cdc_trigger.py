@@ -85,15 +85,22 @@ class SliceReadyTrigger(_StoreTrigger):
 
 
 class SnapshotWantedTrigger(_StoreTrigger):
-    """Fires while tables need a snapshot because their stream misses a change, and none of them is being taken."""
+    """Fires while tables need a snapshot because their stream misses a change, and none of them is being taken.
+
+    `tables`: those of pipeline.yml. A consumer that still reads with an older one may want snapshots of others.
+    """
+
+    def __init__(self, pipeline: str, tables: list[str]) -> None:
+        _StoreTrigger.__init__(self, pipeline)
+        self.tables = tables
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline}
+        return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline, "tables": self.tables}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE)
         async for found in shared_stream:
-            wanted = sorted(name for name, backlog in found.items() if backlog.wants_snapshot)
+            wanted = sorted(name for name in self.tables if name in found and found[name].wants_snapshot)
             which = zlib.crc32(",".join(wanted).encode()) if wanted else None
             if policy.wakes(which, is_leased=False, now=time.monotonic()):
                 yield TriggerEvent({"tables": wanted})

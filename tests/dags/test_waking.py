@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -253,17 +254,31 @@ def test_the_trigger_in_airflow_wakes_each_table_for_what_waited_before_it_start
     shop: Shop, airflow: Airflow, tmp_path: Path
 ) -> None:
     register_both(shop, 1)
-    config = tmp_path / "pipeline.yml"
+    with watched(shop, airflow, tmp_path, ORDERS, CUSTOMERS) as events:
+        assert {next(events)["table"] for _ in range(2)} == {ORDERS, CUSTOMERS}
+        register_both(shop, 2)
+        assert {next(events)["table"] for _ in range(2)} == {ORDERS, CUSTOMERS}
+
+
+@pytest.mark.xdist_group("airflow")
+def test_a_snapshot_run_starts_for_tables_of_the_pipeline_alone_whatever_an_older_consumer_wants(
+    shop: Shop, airflow: Airflow, tmp_path: Path
+) -> None:
+    run_sql(shop.url, "UPDATE cdc.source_table SET snapshot_wanted = true")
+    with watched(shop, airflow, tmp_path, CUSTOMERS) as events:
+        assert next(events) == {"tables": [CUSTOMERS]}
+
+
+@contextmanager
+def watched(shop: Shop, airflow: Airflow, folder: Path, *tables: str) -> Iterator[Iterator[Any]]:
+    """What the triggers of these tables report in a process of Airflow, as it comes."""
+    config = folder / "pipeline.yml"
     config.write_text(
         "name: shop\nlake: lake\nspark: sc://nowhere:1\n"
         "source: {kind: postgres, url: 'postgresql://nowhere/shop'}\ntables: [{name: shop.public.orders}]\n"
     )
     with airflow.process(
-        "watch_slices", STREAM.name, ORDERS, CUSTOMERS, CDC_CONFIG=str(config), CDC_METADATA_STORE=shop.url
+        "watch_slices", STREAM.name, *tables, CDC_CONFIG=str(config), CDC_METADATA_STORE=shop.url
     ) as process:
         assert process.stdout is not None
-        lines = (line.removeprefix(RESULT) for line in process.stdout if line.startswith(RESULT))
-        events = [json.loads(next(lines)) for _ in range(2)]
-        assert {event["table"] for event in events} == {ORDERS, CUSTOMERS}
-        register_both(shop, 2)
-        assert {json.loads(next(lines))["table"] for _ in range(2)} == {ORDERS, CUSTOMERS}
+        yield (json.loads(line.removeprefix(RESULT)) for line in process.stdout if line.startswith(RESULT))
