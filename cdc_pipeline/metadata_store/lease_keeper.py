@@ -27,13 +27,14 @@ class LeaseKeeper:
         self._duration = duration
         self._deadline = sent + duration.total_seconds()
         self._what = what
+        self._found = f"the lease of {what} could not be renewed in time"
         self._stop = Event()
 
     def check(self) -> None:
-        """Raises StaleEpoch when the lease may have expired."""
+        """Raises StaleEpoch when the lease may have expired, or when a renewal found that it was taken away."""
         if time.monotonic() >= self._deadline:
             raise StaleEpoch(
-                f"the lease of {self._what} could not be renewed in time",
+                self._found,
                 expected=f"a renewal within {self._duration}",
                 remedy="nothing is lost: the next worker continues from what the lake has",
             )
@@ -45,7 +46,7 @@ class LeaseKeeper:
             try:
                 self._renew()
             except StaleEpoch as error:
-                self._deadline = sent
+                self._found, self._deadline = error.found, sent
                 log.warning("lease lost", of=self._what, found=error.found)
                 return
             except CdcError as error:

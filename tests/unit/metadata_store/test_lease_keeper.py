@@ -78,7 +78,7 @@ def test_a_newer_owner_ends_the_lease_at_once_and_no_renewal_is_tried_again() ->
     renewals = Renewals(refused)
     with renewed(renewals, SHORT, sent=time.monotonic() + LONG.total_seconds(), what="orders") as keeper:
         assert renewals.came.wait(TIMEOUT_SECONDS)
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(StaleEpoch, match="the lease is now epoch 2 of another"):
         keeper.check()
     assert renewals.calls == 1
 
