@@ -42,7 +42,7 @@ with DAG(
         from cdc_pipeline.wiring import opened_pipeline
         from snapshot.wiring import snapshot_runs
 
-        size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
+        size, interval = int(params["target_file_mb"]) << 20, timedelta(seconds=params["poll_seconds"])
         with opened_pipeline() as pipeline:
             runs = snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval)
             return runs.orchestrate(orders, check_goes_on(ti, "work_slot", looks=2))

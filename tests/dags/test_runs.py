@@ -124,7 +124,8 @@ def test_a_slice_run_by_hand_applies_what_waits_and_leaves_as_a_success_while_so
 def test_a_snapshot_run_publishes_what_its_worker_slots_made(installation: Installation) -> None:
     set_up_and_consume(installation.pipeline)
     with worker_slot(installation.pipeline) as working:
-        ended = installation.run("cdc_snapshot", "work_slot", concurrency=2, poll_seconds=1)
+        # The form's schema takes 5.0 as an integer too.
+        ended = installation.run("cdc_snapshot", "work_slot", concurrency=2.0, poll_seconds=1.0, target_file_mb=5.0)
         assert ended["state"] == "success"
         assert working.result() == TASKS_OF_A_SMALL_TABLE
     assert sorted(ended["tasks"]) == ["begin[-1]", "orchestrate[-1]", "work_slot[0]", "work_slot[1]"]
