@@ -25,6 +25,8 @@ from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
 
 CHANGE = "cdc_change"
 ACT, EFFECT, TIES = "_cdc_act", "_cdc_effect", "_cdc_ties"
+COPY = "_cdc_copy"
+"""Column: numbers the rows that the lake has of an id, the newest first. There is one, unless somebody doubled it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +53,9 @@ def changes(
     few: bool,
     carried: Sequence[str] = (),
 ) -> str:
-    """Returns SQL with id, other columns, VERSION, DELETED, STATE, ACT, EFFECT and TIES for each id of the claim.
+    """Returns SQL with id, other columns, VERSION, DELETED, STATE, COPY, ACT, EFFECT and TIES for each id of the claim.
 
+    If the lake has more than one row of an id, each further one has a row here too, which drops it.
     `carried`: further columns of the lake's rows that the result has. If there are any, `relation` has the rows of the
     claim's ids alone.
     """
@@ -73,7 +76,7 @@ def changes(
     return f"""
         SELECT {shape.keys()}{values}, {VERSION}, NOT _cdc_is_visible AS {DELETED},
                IF({plain}, CAST(NULL AS {STATE_TYPE}), {state}) AS {STATE},
-               {_act(shape, policy)} AS {ACT}, {TIES}, {_effect(policy)} AS {EFFECT}
+               {COPY}, {_act(shape, policy)} AS {ACT}, {TIES}, {_effect(policy)} AS {EFFECT}
                {"".join(f", {name}" for name in carried)}
         FROM (SELECT *, NOT _cdc_is_deleted AND {all_known or "true"} AS _cdc_is_visible
               FROM ({_settled(shape, _joined(shape, policy, relation, ranges, few=few, carried=carried))}))"""
@@ -89,14 +92,16 @@ def _act(shape: ClaimShape, policy: Policy) -> str:
     ]
     keeps = policy.tombstones or policy.soft
     if_unknown_id = f"IF({policy.tombstones} OR ({policy.soft} AND {KNOWN}), 'write', 'none')"
-    return f"""CASE WHEN _cdc_lake_version IS NULL THEN IF(_cdc_is_deleted, {if_unknown_id}, 'write')
+    return f"""CASE WHEN {COPY} > 1 THEN 'drop'
+                    WHEN _cdc_lake_version IS NULL THEN IF(_cdc_is_deleted, {if_unknown_id}, 'write')
                     WHEN _cdc_is_deleted AND NOT {keeps} THEN 'drop'
                     WHEN {" AND ".join(same)} THEN 'none' ELSE 'write' END"""
 
 
 def _effect(policy: Policy) -> str:
     gone = "'updated'" if policy.soft else "'deleted'"
-    return f"""CASE WHEN {ACT} = 'none' THEN 'ignored'
+    return f"""CASE WHEN {COPY} > 1 THEN IF(_cdc_lake_hidden, 'ignored', 'deleted')
+                    WHEN {ACT} = 'none' THEN 'ignored'
                     WHEN _cdc_is_visible THEN IF(_cdc_lake_hidden = false, 'updated', 'inserted')
                     WHEN NOT _cdc_is_deleted THEN 'incomplete'
                     WHEN _cdc_lake_hidden = false THEN {gone} ELSE 'ignored' END"""
@@ -153,6 +158,7 @@ def _joined(
     return f"""
         SELECT {hint}{shape.keys("claim.")}, greatest(claim.{VERSION}, _cdc_lake_version) AS {VERSION}, {KNOWN},
                _cdc_lake_version, _cdc_lake_hidden, _cdc_lake_deletion, {_ties(policy)} AS {TIES},
+               row_number() OVER (PARTITION BY {shape.keys("claim.")} ORDER BY _cdc_lake_version DESC) AS {COPY},
                {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
                {"".join(f", {part}" for part in [*_newest(shape), *carried])}
         FROM ({deduplicate_registers(shape, ties=policy.ties)}) AS claim

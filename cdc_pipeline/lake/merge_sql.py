@@ -1,6 +1,6 @@
 """The MERGE of a claim into its lake table, as Spark SQL."""
 
-from cdc_pipeline.lake.change_sql import ACT, CHANGE
+from cdc_pipeline.lake.change_sql import ACT, CHANGE, COPY
 from cdc_pipeline.lake.columns import partition_expression
 from cdc_pipeline.lake.deduplicate_sql import FRESH, KNOWN, ClaimShape, deduplicate_whole_rows
 from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN, within_ranges
@@ -8,6 +8,7 @@ from cdc_pipeline.lake.protocol import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
 from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
 
+_COPIES = "_cdc_copies"
 _NEWER = f"claim.{VERSION} > lake.{VERSION}"
 OWN_COLUMNS = (VERSION, DELETED, STATE)
 
@@ -50,17 +51,23 @@ def merge_changes(
     """Returns the MERGE of CHANGE, whose rows have their final content.
 
     `truncated_at` is set if the claim truncates; then the MERGE reads every other row of the table too. The condition
-    on versions protects the table even if a paused worker continues after the table was replaced.
+    on versions protects the table even if a paused worker continues after the table was replaced. Of an id that the
+    lake has more than once, the second copy deletes all rows, and the first one is inserted again.
     """
     values = _row_values(table, shape.names)
     assigned = {name: value for name, value in values.items() if name not in shape.key}
-    source = f"(SELECT * FROM {CHANGE} WHERE {ACT} <> 'none')"
+    counted = (
+        f"SELECT * EXCEPT ({VERSION}), max({VERSION}) OVER ids AS {VERSION}, max({COPY}) OVER ids AS {_COPIES}"
+        f" FROM {CHANGE} WINDOW ids AS (PARTITION BY {shape.keys()})"
+    )
+    source = f"(SELECT * FROM ({counted}) WHERE {ACT} <> 'none' OR {_COPIES} > 1)"
     condition = _condition(shape, () if truncated_at else ranges)
+    is_copy = f"claim.{COPY} = least(claim.{_COPIES}, 2)"
     clauses = [
-        f"MERGE INTO {table_at(url)} AS lake USING {source} AS claim ON {condition}",
+        f"MERGE INTO {table_at(url)} AS lake USING {source} AS claim ON {condition} AND {is_copy}",
         f"WHEN MATCHED AND claim.{VERSION} >= lake.{VERSION} AND claim.{ACT} = 'drop' THEN DELETE",
         f"WHEN MATCHED AND claim.{VERSION} >= lake.{VERSION} THEN UPDATE SET {_assignments(assigned)}",
-        f"WHEN NOT MATCHED AND claim.{ACT} = 'write' THEN {insert_clause(values)}",
+        f"WHEN NOT MATCHED AND claim.{ACT} <> 'drop' THEN {insert_clause(values)}",
     ]
     if truncated_at:
         clauses.append(_truncate(truncated_at, soft=table.deletes == "soft"))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -10,7 +11,7 @@ from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from tests.support.lake import Feed, event, move, table_of, version
-from tests.support.lakes import Arm
+from tests.support.lakes import Arm, publish_doubled
 from tests.support.reference.model import Event
 
 HISTORY = TableSchema(columns=(Column(name="n", type="int4"), Column(name="x", type="float8")), key=())
@@ -65,6 +66,26 @@ def test_a_replayed_event_finds_its_place_between_newer_ones(lake: Lake, arm: Ar
     late = replace(feed.claim(waiting), late=True)
     lake.upsert(feed.table, late)
     assert arm.values(feed.table) == {1: ("a", 5)}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_claim_that_looks_at_the_lakes_rows_leaves_one_row_of_a_doubled_id(
+    lake: Lake, arm: Arm, deletes: Literal["hard", "soft"], *, ordered: bool
+) -> None:
+    table = table_of(deletes=deletes, ordered=ordered)
+    feed = opened(arm, lake, table)
+    publish_doubled(arm, lake, table, 6, doubled=5)
+    events = [event("i", 101, 0, name="whole", age=9), event("u", 102, 1, name="partial"), event("d", 103, 2)]
+    events += [event("u", 60, 3, name="newer than one row", age=9), *move(104, (4,), (7,), age=9)]
+    lake.upsert(table, replace(feed.claim(events), late=True, tombstones=True))
+    assert arm.values(table) == {
+        0: ("whole", 9),
+        1: ("partial", 1),
+        3: ("n3", 3),
+        5: ("n5", 5),
+        7: ("n4", 9),
+    }
 
 
 def test_a_claim_that_changes_nothing_leaves_every_data_file_alone(lake: Lake, arm: Arm) -> None:

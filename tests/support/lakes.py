@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.lake.append_or_merge import Upsert
-from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakeTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakePublication, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store import ObjectStore
@@ -89,12 +89,23 @@ def merge_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Abstra
     return spark_arm(store, request, upsert="merge")
 
 
-def published(store: ObjectStore, lake: Lake, table: LakeTable, people: int, snapshot_id: str) -> tuple[DataFile, ...]:
+def published(
+    store: ObjectStore, lake: Lake, table: LakeTable, people: int, snapshot_id: str, *, at: int = 100
+) -> tuple[DataFile, ...]:
     """Files of a snapshot with this many people, that nobody sees yet."""
     rows = [{"id": number, "name": f"n{number}", "age": number} for number in range(people)]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), sink)
     key = f"{staging_prefix(table.name, snapshot_id)}/part.parquet"
     store.put_if_absent(key, sink.getvalue().to_pybytes())
-    work = Compaction(snapshot_id=snapshot_id, attempt="0-1", staged_keys=(key,), target_files=2, version=version(100))
+    work = Compaction(snapshot_id=snapshot_id, attempt="0-1", staged_keys=(key,), target_files=2, version=version(at))
     return lake.compact(table, work)
+
+
+def publish_doubled(arm: Arm, lake: Lake, table: LakeTable, people: int, doubled: int) -> int:
+    """The lake version with this many people; the first ones of them are there twice, once with an older version."""
+    once, again = (
+        published(arm.store, lake, table, count, snapshot_id, at=at)
+        for count, snapshot_id, at in ((people, "s1", 100), (doubled, "s2", 50))
+    )
+    return lake.publish(table, LakePublication(snapshot_id="s1", files=(*once, *again), fence_number=0))

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
+from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
 
@@ -115,7 +116,7 @@ def keyed_claim(
     """The rows after the claim, and how often each thing became of an id. `hidden`: changed, but not to be seen."""
     truncates = {event.version for event in events if event.operation is Operation.TRUNCATE}
     before = KeyedTable(
-        rows=dict(_state_of(row, table, columns) for row in rows),
+        rows=dict(_state_of(row, table, columns) for row in sorted(rows, key=itemgetter(VERSION))),
         truncated_at="" if work.truncated_at in truncates else work.truncated_at,
     )
     soft, tombstones = table.deletes == "soft", work.tombstones or not table.ordered
