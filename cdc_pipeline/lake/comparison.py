@@ -13,7 +13,7 @@ from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.record import CURRENT, DELETED, END_VERSION, OPERATION, VERSION, Operation
 
-_IN_SOURCE, _IN_LAKE = "_cdc_in_source", "_cdc_in_lake"
+_IN_SOURCE, _IN_LAKE, _COPIES = "_cdc_in_source", "_cdc_in_lake", "_cdc_copies"
 
 
 def visible_rows(
@@ -44,21 +44,27 @@ def compare(session: SparkSession, table: LakeTable, source_url: str, lake: Data
     source = _source_rows(session, table, source_url)
     if table.schema.is_keyless:
         return _compare_copies(source, lake)
-    joined = _joined(source, lake, table)
-    counts = joined.select(
-        spark_functions.count(f"{_IN_SOURCE}"),
-        spark_functions.count(f"{_IN_LAKE}"),
-        spark_functions.count_if(_differs(table.schema.names)),
-    ).collect()[0]
-    shown = _shown(joined, table) if counts[2] else ()
-    return Comparison(source_rows=counts[0], lake_rows=counts[1], differing_rows=counts[2], differences=shown)
+    counts = (
+        _joined(source, lake, table)
+        .select(
+            spark_functions.count(f"{_IN_SOURCE}"),
+            spark_functions.count(f"{_IN_LAKE}"),
+            spark_functions.count_if(_differs(table.schema.names)),
+        )
+        .collect()[0]
+    )
+    source_rows, differing, shown = source.count(), 0, tuple[Difference, ...]()
+    if counts[2] or counts[0] > source_rows:  # the join repeats a source row for each further row of its id
+        found = _differing(source, lake, table)
+        differing, shown = found.count(), _shown(found, table)
+    return Comparison(source_rows=source_rows, lake_rows=counts[1], differing_rows=differing, differences=shown)
 
 
 def differing_rows(session: SparkSession, table: LakeTable, source_url: str, lake: DataFrame, *, most: int) -> pa.Table:
-    """Returns at most `most` rows of a keyed table that differ, as events without a version.
+    """Returns at most `most` rows of a keyed table that differ, as events without a version, one per id.
 
-    OPERATION is 'i', with the source's values, for a row that the lake lacks or has with other values. It is 'd', with
-    nothing but the id, for a row that only the lake has.
+    OPERATION is 'i', with the source's values, for a row that the lake lacks, has with other values or has more than
+    once. It is 'd', with nothing but the id, for a row that only the lake has.
     """
     source = _source_rows(session, table, source_url)
     extra = _quoted(_IN_SOURCE).isNull()
@@ -68,7 +74,7 @@ def differing_rows(session: SparkSession, table: LakeTable, source_url: str, lak
         else _side(_IN_SOURCE, name)
         for name in table.schema.names
     ]
-    found = _joined(source, lake, table).where(_differs(table.schema.names))
+    found = _differing(source, lake, table)
     operation = spark_functions.when(extra, Operation.DELETE.value).otherwise(Operation.INSERT.value)
     named = [column.alias(name) for column, name in zip(columns, table.schema.names, strict=True)]
     return found.select(*named, operation.alias(OPERATION)).limit(most).toArrow()
@@ -84,6 +90,14 @@ def _joined(source: DataFrame, lake: DataFrame, table: LakeTable) -> DataFrame:
         on=reduce(lambda left, right: left & right, [_same(name) for name in table.schema.key]),
         how="full_outer",
     )
+
+
+def _differing(source: DataFrame, lake: DataFrame, table: LakeTable) -> DataFrame:
+    """Joins one row per id that differs. Of the lake's rows of an id it has any one, and their number as _COPIES."""
+    others = [spark_functions.first(_quoted(name)).alias(name) for name in lake.columns if name not in table.schema.key]
+    copies = spark_functions.count(spark_functions.lit(1)).alias(_COPIES)
+    once = lake.groupBy(*map(_quoted, table.schema.key)).agg(copies, *others)
+    return _joined(source, once, table).where(_is_doubled() | _differs(table.schema.names))
 
 
 def _compare_copies(source: DataFrame, lake: DataFrame) -> Comparison:
@@ -139,25 +153,29 @@ def _same(name: str) -> Column:
     return _side(_IN_SOURCE, name).eqNullSafe(_side(_IN_LAKE, name))
 
 
+def _is_doubled() -> Column:
+    return _side(_IN_LAKE, _COPIES) > 1
+
+
 def _differs(names: Sequence[str]) -> Column:
     """True where one side has no row, or a value differs."""
     sides = _quoted(_IN_SOURCE).isNull() | _quoted(_IN_LAKE).isNull()
     return reduce(lambda left, right: left | right, [~_same(name) for name in names], sides)
 
 
-def _shown(joined: DataFrame, table: LakeTable) -> tuple[Difference, ...]:
+def _shown(found: DataFrame, table: LakeTable) -> tuple[Difference, ...]:
     ids = [spark_functions.coalesce(_side(_IN_SOURCE, name), _side(_IN_LAKE, name)) for name in table.schema.key]
     kind = (
         spark_functions.when(_quoted(_IN_LAKE).isNull(), "missing")
         .when(_quoted(_IN_SOURCE).isNull(), "extra")
+        .when(_is_doubled(), "doubled")
         .otherwise("different")
     )
     columns = spark_functions.array_compact(
         spark_functions.array(*(spark_functions.when(~_same(name), name) for name in table.schema.names))
     )
     rows = (
-        joined.where(_differs(table.schema.names))
-        .select(
+        found.select(
             *(column.alias(f"id_{index}") for index, column in enumerate(ids)),
             kind.alias("kind"),
             columns.alias("columns"),

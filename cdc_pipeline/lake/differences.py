@@ -11,8 +11,9 @@ MOST_SHOWN = 100
 class Difference:
     """One row that differs.
 
-    `kind`: missing (only the source has it), extra (only the lake has it) or different (`columns` names the columns
-    whose values differ). `id`: key column -> value; in a keyless table, all columns.
+    `kind`: missing (only the source has it), extra (only the lake has it), doubled (the lake has its id more than once)
+    or different (`columns` names the columns whose values differ). `id`: key column -> value; in a keyless table, all
+    columns.
     """
 
     id: dict[str, Any]
@@ -24,7 +25,8 @@ class Difference:
 class Comparison:
     """`differing_rows` counts every row that differs; `differences` holds the first MOST_SHOWN of them, by id.
 
-    In a keyless table equal rows are counted per content: surplus copies are missing or extra.
+    In a table with a key, an id counts once, however many rows of it the lake has. In a keyless table equal rows are
+    counted per content: surplus copies are missing or extra.
     """
 
     source_rows: int

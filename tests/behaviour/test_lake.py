@@ -14,7 +14,7 @@ from cdc_pipeline.record import DELETED, OPERATION, Column, TableSchema
 from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import arrow_schema
 from tests.support.lake import PEOPLE, Feed, event, move, table_of, version
-from tests.support.lakes import Arm
+from tests.support.lakes import Arm, publish_doubled
 
 
 def test_a_table_that_is_not_there_has_neither_fence_nor_version(lake: Lake, arm: Arm) -> None:
@@ -188,7 +188,7 @@ def put_source(arm: Arm, table: LakeTable, *rows: tuple[int, str, int]) -> str:
     sink = pa.BufferOutputStream()
     people = [{"id": id_, "name": name, "age": age} for id_, name, age in rows]
     pq.write_table(pa.Table.from_pylist(people, schema=arrow_schema(table.schema)), sink)
-    key = f"{staging_prefix(table.name, 'verify')}/source.parquet"
+    key = f"{staging_prefix(table.name, 'verify')}/source-{len(rows)}.parquet"
     arm.store.put_if_absent(key, sink.getvalue().to_pybytes())
     return key
 
@@ -212,6 +212,23 @@ def test_a_version_is_compared_with_the_source_row_by_row(lake: Lake, arm: Arm, 
         (4, "new", "i"),
     ]
     assert lake.differing_rows(feed.table, source, shown, most=1).num_rows == 1
+
+
+def test_a_row_that_the_lake_has_twice_differs_once(lake: Lake, arm: Arm, feed: Feed) -> None:
+    shown = publish_doubled(arm, lake, feed.table, 3, doubled=2)
+    equal = put_source(arm, feed.table, (0, "n0", 0), (1, "n1", 1), (2, "n2", 2))
+    found = lake.compare(feed.table, equal, shown)
+    assert (found.source_rows, found.lake_rows, found.differing_rows) == (3, 5, 2)
+    assert [(each.id["id"], each.kind, each.columns) for each in found.differences] == [
+        (0, "doubled", ()),
+        (1, "doubled", ()),
+    ]
+    other = put_source(arm, feed.table, (0, "other", 0), (2, "n2", 2))
+    found = lake.compare(feed.table, other, shown)
+    assert (found.source_rows, found.lake_rows, found.differing_rows) == (2, 5, 2)
+    assert [(each.id["id"], each.kind) for each in found.differences] == [(0, "doubled"), (1, "extra")]
+    rows = lake.differing_rows(feed.table, other, shown, most=9).sort_by("id").to_pylist()
+    assert [(row["id"], row["name"], row[OPERATION]) for row in rows] == [(0, "other", "i"), (1, None, "d")]
 
 
 def test_copies_of_rows_without_a_key_are_compared_by_their_number(lake: Lake, arm: Arm) -> None:

@@ -39,14 +39,18 @@ def _content(row: dict[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
 def _differences(table: LakeTable, source: Rows, lake: Rows) -> list[Difference]:
     key = table.schema.key
     one, other = ({_content(row, key): row for row in rows} for rows in (source, lake))
+    copies = Counter(_content(row, key) for row in lake)
     found = []
     for id_ in sorted(one.keys() | other.keys()):
         left, right = one.get(id_), other.get(id_)
         names = () if left is None or right is None else _differing_columns(table, left, right)
-        if names or left is None or right is None:
-            kind = "different" if names else "extra" if left is None else "missing"
+        is_doubled = copies[id_] > 1
+        if names or is_doubled or left is None or right is None:
+            kind = "extra" if left is None else "missing" if right is None else "doubled" if is_doubled else "different"
             row = left or right or {}
-            found.append(Difference(id={name: row[name] for name in key}, kind=kind, columns=names))
+            found.append(
+                Difference(id={name: row[name] for name in key}, kind=kind, columns=() if is_doubled else names)
+            )
     return found
 
 
