@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.wiring import Pipeline
 from cdc_pipeline.wiring.against import verify_against
 from tests.crash.world import make_lake
@@ -24,7 +26,18 @@ def differing(pipeline: Pipeline, url: str) -> list[tuple[str, int]]:
     ]
 
 
-def test_equal_rows_are_equal_and_a_change_that_was_not_sent_differs(
+def add_file_again(pipeline: Pipeline) -> None:
+    """Then the lake has each row twice."""
+    (name,) = pipeline.table_names()
+    log = DeltaLog(pipeline.objects, lake_key(name))
+    latest = log.latest_version() or 0
+    (file,) = log.active_files(latest).values()
+    content = pipeline.objects.get(f"{lake_key(name)}/{file['path']}")
+    pipeline.objects.put_if_absent(f"{lake_key(name)}/again.parquet", content)
+    log.append(latest + 1, [{"add": {**file, "path": "again.parquet"}}])
+
+
+def test_equal_rows_are_equal_and_doubled_ones_and_a_change_that_was_not_sent_differ(
     database: str, store_url: str, tmp_path: Path
 ) -> None:
     run_sql(database, "CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (1, 'a')")
@@ -33,6 +46,8 @@ def test_equal_rows_are_equal_and_a_change_that_was_not_sent_differs(
     events.consume()
     with events.opened(make_lake) as pipeline:
         assert differing(pipeline, database) == [("", 0)]
+        add_file_again(pipeline)
+        assert differing(pipeline, database) == [("", 1)]
         run_sql(database, "INSERT INTO orders VALUES (2, NULL)", "UPDATE orders SET note = 'b' WHERE id = 1")
         assert differing(pipeline, database) == [("", 2)]
         run_sql(database, "DROP TABLE orders")

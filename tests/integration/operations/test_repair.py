@@ -110,6 +110,28 @@ def test_a_history_is_verified_as_of_the_position_and_repaired_from_there_on(pip
     assert names == [("one", True), ("tampered", False), ("three", False), ("two", True)]
 
 
+def test_a_row_that_is_there_twice_is_found_and_once_after_the_repair(pipeline: Pipeline, database: str) -> None:
+    things, _, parts = pipeline.table_names()
+    history = history_name(parts)
+    run_sql(database, "INSERT INTO parts VALUES (1, 'one'), (2, 'two')")
+    consume(pipeline)
+    pipeline.slice_worker().slice_to_lake(parts)
+    for name in (things, history):
+        lake = f"delta.`{pipeline.lake_url(name)}`"
+        spark_session(pipeline).sql(f"INSERT INTO {lake} SELECT * FROM {lake} WHERE id = 1").collect()
+    doubled = Difference(id={"id": 1}, kind="doubled", columns=())
+    of_things, of_parts = pipeline.verification().verify([things, parts])
+    assert of_things.comparison == compared(9, 10, doubled)
+    assert (of_parts.comparison, of_parts.history) == (compared(2, 2), compared(2, 3, doubled))
+    assert [(each.rows_written, each.problem) for each in pipeline.repair().run_each([things, parts])] == [
+        (1, None)
+    ] * 2
+    of_things, of_parts = pipeline.verification().verify([things, parts])
+    assert of_things.comparison == compared(9, 9)
+    assert (of_parts.comparison, of_parts.history) == (compared(2, 2), compared(2, 2))
+    assert [row["id"] for row in lake_rows(pipeline, things)].count(1) == 1
+
+
 def compared(source_rows: int, lake_rows: int, *differences: Difference) -> Comparison:
     return Comparison(
         source_rows=source_rows, lake_rows=lake_rows, differing_rows=len(differences), differences=differences
