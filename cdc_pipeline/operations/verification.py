@@ -159,6 +159,7 @@ class Verification:
                 raise CdcError(
                     f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml"
                 )
+            known = self.work.store.tables.known_columns(row.table_id)
             common = tuple(column for column in columns if _is_in(shape, column))
             names = {column.name for column in common}
             verdict = Verified(
@@ -167,11 +168,10 @@ class Verification:
                 time=held.time,
                 lake_version=version,
                 columns_missing=tuple(column.name for column in columns if column.name not in names),
-                columns_extra=_extra(registered, shape, {column.name for column in columns}),
+                columns_extra=_extra(registered, shape, {column.name for column in columns}, known),
             )
             if not common or not names.issuperset(registered.schema.key):
                 return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
-            known = self.work.store.tables.known_columns(row.table_id)
             schema = TableSchema(columns=_as_in_lake(registered, known, common), key=registered.schema.key)
             compared = replace(registered, schema=schema)
             with self.copies.of(table, source, schema) as copy:
@@ -198,10 +198,13 @@ def _is_in(shape: Shape, column: Column) -> bool:
     return own is not None and not own.dropped and own.name == column.name
 
 
-def _extra(registered: LakeTable, shape: Shape, in_source: set[str]) -> tuple[str, ...]:
-    """Returns the columns that readers see and the source lacks, without dropped columns that will be kept hidden."""
-    hidden = {name for name in shape.shown if registered.keeps_dropped and name not in registered.schema.names}
-    return tuple(name for name in shape.shown if name not in in_source and name not in hidden)
+def _extra(registered: LakeTable, shape: Shape, in_source: set[str], known: Sequence[Column]) -> tuple[str, ...]:
+    """Returns the columns that readers see and the source lacks, without dropped columns that will be kept hidden.
+
+    A column that the source never had, which somebody added to the lake, is no dropped one.
+    """
+    dropped = {column.name for column in known if registered.keeps_dropped} - {*registered.schema.names}
+    return tuple(name for name in shape.shown if name not in in_source | dropped)
 
 
 def _as_in_lake(registered: LakeTable, known: Sequence[Column], columns: Sequence[Column]) -> tuple[Column, ...]:

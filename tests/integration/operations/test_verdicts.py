@@ -21,7 +21,7 @@ from tests.support.pipelines import (
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
-NAMES = ("busy", "columns", "damaged", "equal", "new", "stale", "unfit")
+NAMES = ("added", "busy", "columns", "damaged", "equal", "new", "stale", "unfit")
 CREATE = "CREATE TABLE {} (id int PRIMARY KEY, day date, note text)"
 FILL = "INSERT INTO {} VALUES (1, '2024-01-01', 'one'), (2, '2024-01-02', 'two')"
 SHORT = timedelta(seconds=10)
@@ -32,7 +32,8 @@ AN_HOUR = timedelta(hours=1)
 def pipeline(postgres: PostgresServer, database: str, spark_url: str, tmp_path: Path) -> Iterator[Pipeline]:
     """Every table but the new one has a snapshot, and a change behind it that is registered."""
     run_sql(database, *(CREATE.format(name) for name in NAMES), *(FILL.format(name) for name in NAMES))
-    tables = [{"name": f"public.{name}", "dropped_columns": "drop"} for name in NAMES]
+    dropped = {name: "keep" if name == "added" else "drop" for name in NAMES}
+    tables = [{"name": f"public.{name}", "dropped_columns": what} for name, what in dropped.items()]
     with (
         fresh_store(postgres) as store_url,
         opened_pipeline(
@@ -75,7 +76,9 @@ def test_each_table_has_a_verdict_whatever_became_of_the_others(pipeline: Pipeli
     pipeline.store.stale_tables.mark(id_of(pipeline, "stale"), "it was dropped")
     pipeline.store.leases.acquire(id_of(pipeline, "busy"), owner="somebody", duration=AN_HOUR)
     run_sql(database, "INSERT INTO unfit VALUES (3, 'infinity', 'three'), (4, '2024-01-04', 'four')")
-    pipeline.slice_worker().slice_to_lake(named(pipeline, "columns"))
+    for name in ("added", "columns"):
+        pipeline.slice_worker().slice_to_lake(named(pipeline, name))
+    tamper(pipeline, "added", "ALTER TABLE {} ADD COLUMNS (by_somebody STRING)")
     tamper(
         pipeline,
         "columns",
@@ -92,6 +95,7 @@ def test_each_table_has_a_verdict_whatever_became_of_the_others(pipeline: Pipeli
     assert "the object is gone" in found["damaged"].problem
     assert found["busy"].problem == "it was not applied up to the position in the time given"
     assert [found[name].comparison for name in ("busy", "damaged", "new", "stale")] == [None] * 4
+    assert found["added"].columns_extra == ("by_somebody",)
     check_columns(found["columns"])
     check_withheld(pipeline, found["unfit"])
 
