@@ -83,7 +83,7 @@ def begun_history(lake: Lake, table: LakeTable) -> tuple[LakeTable, int] | None:
 
 def shown_version(store: MetadataStore, lake: Lake, table: LakeTable, boundary: Boundary) -> int | None:
     """Returns the last lake version before the first claim after the boundary; None while slices up to the boundary
-    are not applied.
+    are not applied, or no longer, since a rewind died before the metadata store knew of it.
 
     It need not be the version of a claim: other commits, such as those of maintenance, count too.
     """
@@ -92,6 +92,8 @@ def shown_version(store: MetadataStore, lake: Lake, table: LakeTable, boundary: 
     fence = lake.read_fence(table)
     if claimed is None or fence is None:
         return claimed
+    if fence.number < store.snapshots.fence_at(table_id, boundary.position):
+        return None
     following = store.lake_positions.next_change(table_id, boundary.boundary_id)
     if following is None or fence.number < following.number:
         return fence.lake_version

@@ -82,6 +82,24 @@ def test_a_rewind_that_dies_leaves_a_table_that_goes_on(world: World, name: str,
     check(world)
 
 
+def test_after_a_rewind_that_died_before_the_store_knew_of_it_verify_applies_again_what_is_missing(
+    world: World,
+) -> None:
+    apply_changes(world)
+    with world.process() as pipeline:
+        table = lake_tables(pipeline)[0]
+        place = position(pipeline, table)
+    apply_changes(world)
+    dies = Failpoint(Site("lake_table.rewind", Moment.AFTER, 1))
+    with pytest.raises(Crash), world.process(dies) as pipeline:
+        pipeline.rewind().run(table.name, place)
+    world.bury_the_dead()
+    with world.process() as pipeline:
+        (found,) = pipeline.verification().verify([table.name])
+    assert found.is_equal, found
+    check(world)
+
+
 def test_a_table_can_be_set_back_to_its_snapshot_and_not_behind_it(world: World) -> None:
     with world.process() as pipeline:
         table = lake_tables(pipeline)[0]
