@@ -1,4 +1,7 @@
-"""Creates an empty lake table by one commit of our own, equal to the one of Spark's CREATE TABLE."""
+"""Creates an empty lake table by one commit of our own, equal to the one of Spark's CREATE TABLE.
+
+Not where a log has commits, but no beginning.
+"""
 
 from contextlib import suppress
 from uuid import uuid4
@@ -6,12 +9,14 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.columns import needs_mapping, stats_columns
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken
 from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.shape import shape_of_source
 from cdc_pipeline.lake.table_ddl import properties_of_shape
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, STATE, VERSION
 from cdc_pipeline.types import arrow_schema
 
@@ -24,6 +29,23 @@ _LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
 _WITH_FEATURES = {"minReaderVersion": 3, "minWriterVersion": 7}
 _OF_LEGACY_WRITERS = ("invariants", "appendOnly")
 """The features that writer version 2 implies. A protocol that lists features has to name them."""
+
+
+def refuse_without_beginning(log: DeltaLog, store: ObjectStore) -> None:
+    """Raises LakeError if the log has commits, but no version that can be read.
+
+    A zombie leaves such commits when its table was removed meanwhile. They would count as versions of a new table.
+    """
+    if log.latest_version() is not None:
+        return
+    left = next((each.key for each in store.list_prefix(log.folder) if each.key.endswith(".json")), None)
+    if left is not None and log.latest_version() is None:  # otherwise another process has created it meanwhile
+        raise LakeError(
+            f"{left} is a commit of a log without beginning",
+            expected="no commit where a table is created: the writer may have come back after cdc remove --lake",
+            remedy="bring the log's files back from a copy of the lake; without one, move the table's folder away and"
+            " run cdc snapshot on the table",
+        )
 
 
 def create_plain_table(log: DeltaLog, table: LakeTable, clock: Clock) -> bool:

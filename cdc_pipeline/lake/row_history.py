@@ -28,6 +28,7 @@ from cdc_pipeline.lake.fitting import ids_before
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.new_shape import physical_fields
+from cdc_pipeline.lake.new_table import refuse_without_beginning
 from cdc_pipeline.lake.periods_sql import same_ids
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTable, SliceInput
 from cdc_pipeline.lake.quoting import table_at, text_literal, value_literal
@@ -139,6 +140,7 @@ class RowHistory:
         """
         if self._fence() is None:
             with step(self.on_step, "lake_table.create"):
+                refuse_without_beginning(self.log, self.store)
                 self.session.sql(create_sql(self.history, self.store.spark_url(self._folder))).collect()
         fence = self._begun()
         with step(self.on_step, "lake_schema.read"):

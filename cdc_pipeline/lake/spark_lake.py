@@ -23,7 +23,7 @@ from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.ledger_values import LakeLedger
 from cdc_pipeline.lake.maintenance import delete_leftovers
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
-from cdc_pipeline.lake.new_table import create_plain_table
+from cdc_pipeline.lake.new_table import create_plain_table, refuse_without_beginning
 from cdc_pipeline.lake.optimization import TableOptimization
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
@@ -104,6 +104,7 @@ class SparkLake:
         check_history(table)
         url, log = self._url(table), self._log(table)
         with step(self._on_step, "lake_table.create"), self._calls(f"creating {table.name}"):
+            refuse_without_beginning(log, self._store)
             if snapshot_id is not None and has_another_shape(log, table):
                 url = self._store.spark_url(shape_key(table, snapshot_id))
             elif create_plain_table(log, table, self._clock):

@@ -12,6 +12,7 @@ import structlog
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, lake_key, owner_key, stream_prefix, table_prefix
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import SettingsError, UsageError
+from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.source_setup.lake_owner import owner_of_lake_table
@@ -41,6 +42,7 @@ class PipelineRemoval:
     store: MetadataStore
     source: Source
     objects: ObjectStore
+    lake: Lake
     chain: CutChain
     on_step: OnStep
 
@@ -101,7 +103,14 @@ class PipelineRemoval:
         )
 
     def _delete_table(self, name: TableName) -> int:
-        """Deletes the objects of the table, and last the one that names its owner."""
+        """Deletes the objects of the table, and last the one that names its owner.
+
+        What a dead worker left running in Spark is cancelled first: it would commit into the folder afterwards.
+        """
+        row = self.store.tables.find(name)
+        claim = None if row is None else self.store.claims.open_claim(row.table_id)
+        if claim is not None and claim.session:
+            self.lake.cancel(claim.session, str(claim.claim_id))
         owner = owner_key(name)
         count = sum(self._delete_objects(prefix, but=owner) for prefix in _prefixes(name))
         with step(self.on_step, "removed_objects.delete"):

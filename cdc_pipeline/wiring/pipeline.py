@@ -236,6 +236,7 @@ class Pipeline(Resources):
             store=self.store,
             source=self.source,
             objects=self.objects,
+            lake=self.lake,
             chain=self.cut_chain(),
             on_step=self.on_step,
         )

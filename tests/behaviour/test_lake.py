@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_pipeline.areas import staging_prefix
+from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake.protocol import Lake, LakePublication, LakeTable
 from cdc_pipeline.lake.schema_change import SchemaConflict
@@ -34,6 +34,19 @@ def test_a_table_is_created_once_and_is_empty(lake: Lake, arm: Arm) -> None:
     assert fence is not None
     assert (fence.number, fence.slices, fence.snapshot_id) == (0, (), None)
     assert (lake.read_version(table), arm.values(table)) == (0, {})
+
+
+def test_no_table_is_created_where_commits_of_a_removed_one_are_left(lake: Lake, arm: Arm) -> None:
+    """A zombie commits into the folder after the table was removed with its lake."""
+    table = table_of()
+    left = f"{lake_key(table.name)}/_delta_log/{2:020d}.json"
+    arm.store.put_if_absent(left, b"{}")
+    with pytest.raises(LakeError, match=r"2\.json is a commit of a log without beginning.*move the table's folder"):
+        lake.create_table(table)
+    assert lake.read_version(table) is None
+    arm.store.delete(left)
+    lake.create_table(table)
+    assert lake.read_version(table) == 0
 
 
 @pytest.mark.by_merge

@@ -4,21 +4,25 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg2
 import pytest
 
 from cdc_pipeline.apply.claim_work import ClaimLimits
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError, LeaseBusy, SnapshotError, SourceAway, StaleEpoch
+from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.steps import Moment
+from cdc_pipeline.steps import Moment, OnStep
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
 from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake, register_changes, take_snapshot
 from tests.support.eventually import eventually
+from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import consume
 from tests.support.streams import postgres_of, run_sql
 
@@ -221,6 +225,35 @@ def test_an_orchestrator_that_wakes_up_behind_another_one_leaves_the_snapshot_to
     assert [snapshot.state for snapshot in snapshots] == [SnapshotState.PUBLISHED] * 2
     go_on(world)
     check(world)
+
+
+class SessionsLake(MemoryLake):
+    """Works in a session that outlives its client. `cancelled`: each with whether a table was there then."""
+
+    def __init__(self, objects: ObjectStore, on_step: OnStep, table: TableName, cancelled: list[object]) -> None:
+        super().__init__(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
+        self.log, self.cancelled = DeltaLog(objects, lake_key(table)), cancelled
+
+    def open(self) -> str:
+        return "outlives"
+
+    def cancel(self, session: str, claim_id: str) -> None:
+        self.cancelled.append((session, claim_id, self.log.exists(0)))
+
+
+def test_a_removal_with_the_lake_first_cancels_what_a_dead_worker_left_running(world: World) -> None:
+    register_changes(world)
+    whole, gone, cancelled = world.settings, world.tables[0], list[object]()
+    world.make_lake = lambda objects, on_step: SessionsLake(objects, on_step, gone, cancelled)
+    died = Failpoint(Site("lake_table.merge", Moment.BEFORE, 1))
+    with pytest.raises(Crash), world.process(died) as pipeline:
+        pipeline.slice_worker().slice_to_lake(gone)
+    world.bury_the_dead()
+    ((claim,),) = world.store_query("SELECT claim_id FROM cdc.claim WHERE state = 'claimed'")
+    world.settings = whole.model_copy(update={"tables": whole.tables[1:]})
+    with world.process() as pipeline:
+        pipeline.removal().remove_table(gone, with_lake=True)
+    assert cancelled == [("outlives", str(claim), True)]
 
 
 def test_slices_behind_the_cutoff_wait_while_a_snapshot_is_taken(world: World) -> None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import encode_component, lake_key
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake import publication, rewind
+from cdc_pipeline.lake import new_table, publication, rewind
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
@@ -83,6 +83,7 @@ class MemoryLake:
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
         check_partitions(table)
         log = self._log(table)
+        new_table.refuse_without_beginning(log, self._store)
         with step(self._on_step, "lake_table.create"), suppress(LakeError):
             if snapshot_id is not None and has_another_shape(log, table):
                 log = log.beside(shape_key(table, snapshot_id))
@@ -135,9 +136,8 @@ class MemoryLake:
         return outcome_of({}, version=version, already=True, started=started)
 
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
-        staged = [pq.read_table(io.BytesIO(self._store.get(key))) for key in compaction.staged_keys]
         schema = lake_schema(table)
-        found = pa.concat_tables(staged)
+        found = pa.concat_tables([pq.read_table(io.BytesIO(self._store.get(key))) for key in compaction.staged_keys])
         own = ([compaction.version] * len(found), [False] * len(found), pa.nulls(len(found), pa.string()))
         rows = pa.table([*found.columns, *map(pa.array, own)], schema=schema)
         rows = rows.sort_by([(name, "ascending") for name in table.schema.key]) if table.schema.key else rows
