@@ -212,9 +212,15 @@ def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:
         )
 
 
-def _why_stale(gap: Gap | None, row: SourceTable) -> str | None:
-    is_in_lake = row.state is TableState.LIVE
-    return gap.behind(row.cutoff_offset) if gap is not None and is_in_lake else None
+def _why_stale(store: MetadataStore, gap: Gap | None, row: SourceTable, ledger: LakeLedger | None) -> str | None:
+    """Returns why changes behind the fence of a table are missing; None if they are not, or if the lake lacks it."""
+    if ledger is None or row.state is not TableState.LIVE:
+        return None
+    reason = None if gap is None else gap.behind(row.cutoff_offset)
+    number = ledger.fence_number + 1
+    if reason is None and number < row.next_slice_number and not store.slices.slices(row.table_id, number, number):
+        reason = f"its lake ends at slice {ledger.fence_number}, {number} is not kept; run cdc snapshot on it"
+    return reason
 
 
 def _rebuild_table(
@@ -243,7 +249,7 @@ def _rebuild_table(
     failed = from_lake.end_snapshots(row.table_id, snapshots, newest=snapshots[-1] if snapshots else None)
     if failed:
         notes.append(f"{failed} snapshots failed")
-    stale = found.stale or _why_stale(gaps.get(uuid), store.tables.table(name))
+    stale = found.stale or _why_stale(store, gaps.get(uuid), store.tables.table(name), ledger)
     if stale is not None:
         from_lake.mark_stale(row.table_id, stale, halted_at=halts.get(uuid))
         notes.append(f"it is stale: {stale}")

@@ -1,7 +1,13 @@
 """The lake position of a stale table is after a rebuild what it was before, and never behind what the lake has."""
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import RegistryError
 from tests.crash.invariants import check
 from tests.crash.test_rebuild import lose_store, rebuilt, snapshot_one
 from tests.crash.test_retention import apply_changes, cleaned, counts
@@ -53,6 +59,36 @@ def test_a_table_that_is_stale_again_is_halted_where_it_was_the_last_time(world:
     take_new_snapshot(world)
     become_stale(world)
     check_rebuild(world)
+    take_new_snapshot(world)
+    go_on(world)
+    check(world)
+
+
+@pytest.mark.parametrize("loses", [lose_store, lambda _: None], ids=["lost", "kept"])
+def test_a_lake_that_was_restored_from_before_the_slices_that_are_kept_makes_its_table_stale(
+    world: World, tmp_path: Path, loses: Callable[[World], None]
+) -> None:
+    older, *others = world.tables
+    apply_changes(world)
+    lake = world.settings.folder / world.settings.lake / lake_key(older)
+    shutil.copytree(lake, tmp_path / "backup")
+    for _ in range(4):
+        apply_changes(world)
+    assert counts(cleaned(world))["cut files"] > 0
+    shutil.rmtree(lake)
+    shutil.copytree(tmp_path / "backup", lake)
+    with (
+        world.process() as pipeline,
+        pytest.raises(RegistryError, match="its lake was restored from before the slices"),
+    ):
+        pipeline.slice_worker().slice_to_lake(older)
+    loses(world)
+    assert {
+        table.table: "it is stale: its lake ends at slice 4, 5" in str(table.notes) for table in rebuilt(world)
+    } == {
+        older: True,
+        **dict.fromkeys(others, False),
+    }
     take_new_snapshot(world)
     go_on(world)
     check(world)

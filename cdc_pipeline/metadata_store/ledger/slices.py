@@ -40,7 +40,8 @@ class Slices:
             raise RegistryError(
                 f"the slice after number {after_number} of table {table_id} is number {found[0].number}",
                 expected=f"number {after_number + 1}",
-                remedy="the metadata store lost rows: restore it, or take a new snapshot of the table",
+                remedy="take a new snapshot of the table if its lake was restored from before the slices that are kept;"
+                " otherwise the metadata store lost rows: restore it",
             )
         within = [row for row in found if end is None or row.boundary_id <= end]
         return _whole_boundaries(within, most_slices, most_rows)
