@@ -90,6 +90,8 @@ class StoreRebuild:
             store = metadata_store(empty.database, empty.stream)
             chain = replace(self.chain, store=store)
             decided = DecidedChain.of(base, chain.files(BEGINNING if base is None else base.chain_position))
+            if chain.base_position() != (None if base is None else base.chain_position):
+                raise _cleaned_meanwhile("cut files were deleted before they were read")
             _refuse_to_forget(empty, decided)
             tables = self._found(decided)
             self._begin(empty, store, decided, tables)
@@ -195,12 +197,16 @@ class StoreRebuild:
 def _read_again(chain: CutChain, chain_position: str) -> CutFile:
     found = chain.read(chain_position)
     if found is None:
-        raise RegistryError(
-            f"the cut file at {chain_position} was deleted during the rebuild",
-            expected="every cut file behind the base of the chain",
-            remedy="run cdc rebuild again when no cdc clean runs: nothing was changed",
-        )
+        raise _cleaned_meanwhile(f"the cut file at {chain_position} was deleted during the rebuild")
     return found
+
+
+def _cleaned_meanwhile(found: str) -> RegistryError:
+    return RegistryError(
+        found,
+        expected="every cut file behind the base of the chain",
+        remedy="run cdc rebuild again when no cdc clean runs: nothing was changed",
+    )
 
 
 def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:

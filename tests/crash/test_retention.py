@@ -18,6 +18,7 @@ from tests.crash.faults import Faults, each_fault, recorded
 from tests.crash.invariants import check, lake_rows, source_rows
 from tests.crash.steps import RETENTION, lethal
 from tests.crash.test_rebuild import keep_aside, live, lose_store, rebuilt, replay_all
+from tests.crash.test_rivals import Meanwhile
 from tests.crash.world import World, apply_all, go_on, lake_tables, register_changes
 from tests.support.ledgers import ledger_of
 from tests.support.streams import run_sql
@@ -262,6 +263,21 @@ def test_a_store_that_is_older_than_the_cut_files_that_are_kept_is_refused_and_r
     world.bury_the_dead()
     with world.process() as pipeline:
         pipeline.rebuild().run()
+    go_on(world)
+    check(world)
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True], ids=["all cut files", "a base"])
+def test_a_rebuild_beside_a_clean_says_to_run_it_again(world: World, *, is_cleaned: bool) -> None:
+    for is_due in (is_cleaned, False, False):
+        apply_changes(world)
+        if is_due:
+            cleaned(world)
+    world.bury_the_dead()
+    meanwhile = Meanwhile("ledger.rebuild", lambda: cleaned(world, YEAR))
+    with world.process(meanwhile) as pipeline, pytest.raises(RegistryError, match="run cdc rebuild again when no cdc"):
+        pipeline.rebuild().run()
+    rebuilt(world)
     go_on(world)
     check(world)
 
