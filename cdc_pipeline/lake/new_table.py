@@ -9,9 +9,8 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.columns import needs_mapping, stats_columns
-from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken
+from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken, damaged_log
 from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.shape import shape_of_source
@@ -40,11 +39,9 @@ def refuse_without_beginning(log: DeltaLog, store: ObjectStore) -> None:
         return
     left = next((each.key for each in store.list_prefix(log.folder) if each.key.endswith(".json")), None)
     if left is not None and log.latest_version() is None:  # otherwise another process has created it meanwhile
-        raise LakeError(
+        raise damaged_log(
             f"{left} is a commit of a log without beginning",
             expected="no commit where a table is created: the writer may have come back after cdc remove --lake",
-            remedy="bring the log's files back from a copy of the lake; without one, move the table's folder away and"
-            " run cdc snapshot on the table",
         )
 
 
