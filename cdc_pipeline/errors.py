@@ -247,10 +247,20 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, OSError) and (error.errno is not None or not str(error).startswith(_DAMAGE))
 
 
-def damaged_file(found: str, *, expected: str = "whole files of the lake") -> LakeError:
+def damaged_file(found: str) -> LakeError:
     """Returns the error of a table of which a file is missing or damaged. The commits of its log are whole."""
     return LakeError(
         found,
-        expected=expected,
+        expected="whole files of the lake",
         remedy="bring the file back from a copy of the lake, or run cdc snapshot on the table",
+    )
+
+
+def unread_file(found: str) -> LakeError:
+    """Returns the error of a table of which a file could not be read, for whatever reason."""
+    return LakeError(
+        found,
+        expected="whole files of the lake, and a store that answers",
+        remedy="run the same again if the store did not answer; otherwise bring the file back from a copy of the lake, or"
+        " run cdc snapshot on the table",
     )

@@ -51,8 +51,8 @@ def merge_changes(
     """Returns the MERGE of CHANGE, whose rows have their final content.
 
     `truncated_at` is set if the claim truncates; then the MERGE reads every other row of the table too. The condition
-    on versions protects the table even if a paused worker continues after the table was replaced. Of an id that the
-    lake has more than once, the second copy deletes all rows, and the first one is inserted again.
+    on versions protects the rows of an id even if a paused worker continues after the table was replaced. Of an id that
+    the lake has more than once, the second copy deletes all rows, and the first one is inserted again.
     """
     values = _row_values(table, shape.names)
     assigned = {name: value for name, value in values.items() if name not in shape.key}

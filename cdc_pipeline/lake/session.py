@@ -12,7 +12,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from cdc_pipeline.errors import LakeAway, LakeError, SettingsError, damaged_file
+from cdc_pipeline.errors import LakeAway, LakeError, SettingsError, damaged_file, unread_file
 from cdc_pipeline.lake.delta_log import damaged_log
 from cdc_pipeline.settings.libpq import is_this_machine
 
@@ -54,6 +54,8 @@ _PARAMETERS = "/;"
 """Separates the address of a URL from its parameters, of which one may be the token."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _FILE_DAMAGED, _VERSION_MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE"), "DELTA_VERSIONS_NOT_CONTIGUOUS"
+_FILE_UNREAD = "FAILED_READ_FILE.NO_HINT"
+"""Any error of a read: a damaged file, or a store that does not answer."""
 _UNREACHABLE = "UNAVAILABLE"
 _UNAUTHENTICATED = "UNAUTHENTICATED"
 _STACK_TRACE, _CAUSE = "JVM stacktrace:", "Caused by: "
@@ -168,6 +170,12 @@ def leave_lost(session: SparkSession) -> None:
     session.stop()
 
 
+def end_session(session: SparkSession) -> None:
+    """Ends the session. Gives up after a few seconds if the server does not answer."""
+    session.client.set_retry_policies([DefaultPolicy(max_retries=_FEW_TRIES)])
+    session.stop()
+
+
 @contextmanager
 def spark_calls(doing: str) -> Iterator[None]:
     """Turns errors of Spark and its connection into LakeError, or LakeAway if the server no longer answers.
@@ -185,7 +193,7 @@ def spark_calls(doing: str) -> Iterator[None]:
             ) from error
         found, condition = f"Spark failed while {doing}: {_words(error)}", error.getCondition() or ""
         if condition.startswith(_FILE_DAMAGED):
-            raise damaged_file(found, expected="whole files of the lake, and a store that answers") from error
+            raise (unread_file if condition == _FILE_UNREAD else damaged_file)(found) from error
         if condition == _VERSION_MISSING:
             raise damaged_log(found, expected="all versions up to the latest") from error
         raise _kind(error)(

@@ -44,6 +44,7 @@ from cdc_pipeline.lake.session import (
     OpenSession,
     SessionLost,
     claim_tag,
+    end_session,
     leave_lost,
     session_name,
     spark_calls,
@@ -96,7 +97,7 @@ class SparkLake:
     def close(self) -> None:
         """Ends the Spark session, if one was opened."""
         if self._opened is not None:
-            self._opened.stop()
+            end_session(self._opened)
             self._opened = None
 
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:

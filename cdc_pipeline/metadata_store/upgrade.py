@@ -6,7 +6,7 @@ from sqlalchemy import Connection, text
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
-from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, views
+from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, reader_role, views
 from cdc_pipeline.metadata_store.models import SCHEMA
 from cdc_pipeline.steps import OnStep, no_step
 
@@ -97,19 +97,22 @@ def _migrate(connection: Connection) -> None:
 
 
 def _grant(connection: Connection) -> None:
-    """Grants the role the right to read the views, and nothing else. Does nothing without the role.
+    """Gives the reader's role the right to read the views, and nothing else. Creates the role if the user may do that.
 
     Raises SetupError if the role may log in or replicate: whoever reads the views would have the rights of that role.
     """
+    connection.exec_driver_sql(reader_role())
     has_rights = connection.scalar(_READER, {"role": READER_ROLE})
     if has_rights is None:
         return
-    if has_rights:
+    names = connection.scalars(text(_NOT_READABLE), {"role": READER_ROLE}).all()
+    if names and has_rights:
         raise SetupError(
             f"the role {READER_ROLE} of the metadata store's server may log in or replicate",
             expected="a role of this name that only reads the inspection views",
-            remedy=f"rename the role, such as to cdc_source_reader, and correct source.url if it names {READER_ROLE}",
+            remedy=f"rename the role, such as to cdc_source_reader, and correct source.url if it names {READER_ROLE};"
+            f" or, if it is the reader's own, ALTER ROLE {READER_ROLE} NOLOGIN NOREPLICATION",
         )
-    for name in connection.scalars(text(_NOT_READABLE), {"role": READER_ROLE}).all():
+    for name in names:
         connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {SCHEMA} TO {READER_ROLE}")
         connection.exec_driver_sql(f"GRANT SELECT ON {SCHEMA}.{name} TO {READER_ROLE}")

@@ -1,5 +1,4 @@
--- The read-only role of the inspection views. Where the user may not create roles, somebody else creates it before the
--- next upgrade.
+-- The read-only role of the inspection views. Where the user may not create roles, somebody else creates it.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'cdc_reader') THEN

@@ -19,8 +19,8 @@ def sql(name: str) -> str:
 
 
 def views() -> tuple[str, ...]:
-    """The statements that create the role, if the user may do that, and every view."""
-    return (reader_role(), *(sql(name) for name in view_names()))
+    """The statements that create every view."""
+    return tuple(sql(name) for name in view_names())
 
 
 def reader_role() -> str:

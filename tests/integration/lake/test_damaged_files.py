@@ -35,7 +35,7 @@ def test_a_damaged_file_is_no_fault_of_the_spark_server(lake: SparkLake, store: 
     file_back = "bring the file back from a copy of the lake, or run cdc snapshot on the table"
 
     damage(list(folder.rglob("deletion_vector_*.bin")), b"\1")
-    assert refusal(lambda: lake.purge(TABLE, "~")) == file_back
+    assert refusal(lambda: lake.purge(TABLE, "~")).endswith(file_back)
     damage([file for file in folder.rglob("*.parquet") if file.parent.name != "_delta_log"], None)
     assert refusal(lambda: lake.purge(TABLE, "~")) == file_back
     assert refusal(lambda: lake.upsert(TABLE, later)) == file_back

@@ -44,7 +44,7 @@ def test_whoever_cannot_be_reached_is_away_and_whoever_answers_is_not(
     [
         ("PATH_NOT_FOUND", "bring the file back"),
         ("FAILED_READ_FILE.FILE_NOT_EXIST", "bring the file back"),
-        ("FAILED_READ_FILE.NO_HINT", "bring the file back"),
+        ("FAILED_READ_FILE.NO_HINT", "run the same again if the store did not answer; otherwise bring the file back"),
         ("DELTA_VERSIONS_NOT_CONTIGUOUS", "bring the log's files back"),
         ("DIVIDE_BY_ZERO", "the same call may be repeated"),
     ],
