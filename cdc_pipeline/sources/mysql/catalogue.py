@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from pymysql.connections import Connection
@@ -59,6 +60,10 @@ ORDER BY c.table_schema, c.table_name, c.ordinal_position
 """Last: whether the log leaves the column out of updates. MariaDB from 11 on does so with all computed columns.
 
 Only MariaDB reads the comment, from this version on.
+"""
+_ALTERED = """
+SELECT t.table_schema, t.table_name, t.create_time
+FROM information_schema.tables AS t WHERE t.table_schema = %s AND t.table_name IN %s
 """
 _KEYS = """
 SELECT k.table_schema, k.table_name, k.column_name
@@ -190,6 +195,17 @@ def read_shapes(
     """Reads the columns of tables. Leaves out tables that are gone."""
     found = _of(connection, _COLUMNS, {(name.schema, name.table): name for name in names})
     return {name: _shape(columns, as_text.get(name, ())) for name, columns in found.items()}
+
+
+def read_definitions(connection: "Connection[Any]", names: Collection[TableName]) -> dict[str, str]:
+    """Returns a text by table that changes whenever the table is altered.
+
+    An ALTER that leaves the columns as they are, or makes the same ones again, changes only the table's create time,
+    which has seconds.
+    """
+    wanted = {(name.schema, name.table): name for name in names}
+    altered, columns = (_of(connection, query, wanted) for query in (_ALTERED, _COLUMNS))
+    return {str(name): sha256(repr((found, columns.get(name))).encode()).hexdigest() for name, found in altered.items()}
 
 
 def read_size(connection: "Connection[Any]", name: TableName) -> int:

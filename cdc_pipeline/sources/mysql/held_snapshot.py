@@ -9,7 +9,7 @@ with the table.
 import json
 import secrets
 import socket
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,9 +23,11 @@ from pymysql.connections import Connection as Session
 from pymysql.cursors import SSCursor
 
 from cdc_pipeline.errors import SnapshotError, SourceAway, SourceError
+from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.mysql.catalogue import read_definitions
 from cdc_pipeline.sources.mysql.dialect import dialect_at
-from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, rows
+from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, rows, session
 from cdc_pipeline.steps import OnStep, step
 
 _BLOCK_BYTES = 8 << 20
@@ -36,15 +38,21 @@ _ONLY = "SELECT "
 
 
 @contextmanager
-def hold_snapshot(address: MysqlAddress, *, lock: str, listen_on: str, on_step: OnStep) -> Iterator[HeldPosition]:
+def hold_snapshot(
+    address: MysqlAddress, tables: Collection[TableName], *, lock: str, listen_on: str, on_step: OnStep
+) -> Iterator[HeldPosition]:
     """Holds a snapshot under this lock's name. `snapshot_position` says how its exact position becomes known.
 
-    It ends with the block. Raises SnapshotError if the position does not become known.
+    It ends with the block. Its session keeps the definitions that the tables had right before it. Raises SnapshotError
+    if the position does not become known.
     """
     with answering(), closing(connect_for_texts(address)) as connection:
         with step(on_step, "position.hold"):
             rows(connection, "SELECT GET_LOCK(%s, 0)", (lock,))
+            with session(address) as other:
+                definitions = read_definitions(other, tables)
             place = dialect_at(connection).begin_snapshot(connection)
+            rows(connection, "SET @definitions = %s", (json.dumps(definitions),))
         taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
         key = secrets.token_bytes(32)
         with Listener((listen_on, 0), backlog=64, authkey=key) as listener:
@@ -173,6 +181,13 @@ def query_snapshot(exported: str, query: str) -> Iterator[pa.RecordBatch]:
             expected="the process that holds it, at source.copy_address",
             remedy="run the same command again: it starts over at a new position",
         ) from error
+
+
+def held_definitions(exported: str) -> dict[str, str]:
+    """Returns what `read_definitions` found right before the snapshot began."""
+    (block,) = query_snapshot(exported, "SELECT @definitions")
+    found: dict[str, str] = json.loads(block.column(0)[0].as_py())
+    return found
 
 
 def is_locked(connection: "Session[Any]", lock: str) -> bool:

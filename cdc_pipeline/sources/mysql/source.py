@@ -107,8 +107,8 @@ class MysqlServer(DatabaseSource):
     def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:
         """Holds a snapshot in this process, and serves it to others. See `hold_snapshot`."""
         lock = self._held_lock(purpose, name)
-        listen_on = self.settings.copy_address
-        with hold_snapshot(self._address, lock=lock, listen_on=listen_on, on_step=self.on_step) as held:
+        listen_on, tables = self.settings.copy_address, [settings.table for settings in self.tables]
+        with hold_snapshot(self._address, tables, lock=lock, listen_on=listen_on, on_step=self.on_step) as held:
             yield held
 
     def is_held(self, purpose: str, *, name: str) -> bool:

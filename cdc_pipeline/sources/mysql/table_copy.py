@@ -10,8 +10,8 @@ from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.event_texts import copied_rows
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
-from cdc_pipeline.sources.mysql.catalogue import MysqlCatalogueTable, read_size, read_tables
-from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
+from cdc_pipeline.sources.mysql.catalogue import MysqlCatalogueTable, read_definitions, read_size, read_tables
+from cdc_pipeline.sources.mysql.held_snapshot import held_definitions, query_snapshot
 from cdc_pipeline.sources.mysql.session import MysqlAddress, quoted, session
 from cdc_pipeline.sources.mysql.setup import MARK
 from cdc_pipeline.sources.mysql.shape import TableShape
@@ -26,8 +26,8 @@ _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 class MysqlCopy:
     """Implements `TableCopy` over a held snapshot. `as_text`: columns that the lake keeps as texts, by table.
 
-    The catalogue is not part of a snapshot: it is read as it is now. The server refuses to read a table that was
-    altered or truncated behind the snapshot, and a read table cannot be altered before the snapshot ends.
+    The catalogue is not part of a snapshot: it is read as it is now. A table that was altered or truncated behind the
+    snapshot is refused, and a read table cannot be altered before the snapshot ends.
     """
 
     exported: str
@@ -90,6 +90,7 @@ class MysqlCopy:
                 expected="a table whose columns stay until its rows are copied",
                 remedy="run cdc snapshot again: it finds what changed",
             )
+        self._keep(table)
         query = rows_query(found, schema, part or {})
         texts_of = [parseable_text(found.shape.column(name).mysql_type) for name in schema.names]
         with step(self.on_step, "source.copy"):
@@ -103,10 +104,20 @@ class MysqlCopy:
     def _keep(self, table: TableName) -> None:
         """Reads one row, which locks the definition of the table: nobody can alter it before the snapshot ends.
 
-        Raises SourceError if it was altered or truncated behind the snapshot.
+        Raises SourceError or SnapshotError if it was altered or truncated behind the snapshot. The server itself
+        refuses only a table whose rows were written anew, which an instant ALTER does not do.
         """
         for _ in query_snapshot(self.exported, f"SELECT 1 FROM {quoted(table.schema, table.table)} LIMIT 1"):
             pass
+        before = held_definitions(self.exported)
+        with step(self.on_step, "source.check"), session(self.address) as connection:
+            now = read_definitions(connection, [table]).get(str(table))
+        if now != before.get(str(table), now):
+            raise SnapshotError(
+                f"{table} was altered since the position was taken",
+                expected="a table that stays as it was at the position until it is read",
+                remedy="run the same command again: it starts over at a new position",
+            )
 
     def _bounds(self, table: TableName, column: str) -> tuple[int, int] | None:
         name = quoted(column)

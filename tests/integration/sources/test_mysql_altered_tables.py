@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from cdc_pipeline.errors import SnapshotError, StreamMoved
+from cdc_pipeline.errors import SnapshotError, SourceError, StreamMoved
 from cdc_pipeline.metadata_store.states import TableState
 from tests.support.event_files import events_of
+from tests.support.eventually import eventually
 from tests.support.mariadb import is_mariadb, is_older
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown, states
 from tests.support.pipelines import consume
@@ -212,3 +213,39 @@ def test_a_column_that_goes_before_its_rows_are_copied_fails_the_snapshot_by_nam
             shop.run(f"ALTER TABLE orders {change}")
             with pytest.raises(SnapshotError, match=r"orders changed its columns .* it has no note"):
                 list(copy.rows(shop.name("orders"), schema))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "RENAME COLUMN note TO tag, RENAME COLUMN tag TO note",
+        "DROP COLUMN tag, ADD COLUMN tag VARCHAR(9)",
+        "ADD COLUMN more INT",
+    ],
+)
+def test_a_table_that_is_altered_since_the_position_was_taken_is_refused_by_name(shop: MysqlShop, change: str) -> None:
+    """An instant ALTER leaves the rows as they are, so the server itself would show them with the new columns."""
+    shop.run("CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(9), tag VARCHAR(9))")
+    shop.run("INSERT INTO orders VALUES (1, 'a', 'b')")
+    is_past = "SELECT create_time < now() FROM information_schema.tables WHERE table_schema = database()"
+    assert eventually(lambda: shop.run(is_past)[0][0] == 1)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        known = pipeline.registered_stream().tables()[shop.name("orders")]
+        assert known.schema is not None
+        with (
+            pipeline.source.hold_position("test", name="orders") as held,
+            pipeline.source.copy_at(held.exported) as copy,
+        ):
+            assert copy.columns(known)
+            list(copy.rows(known.name, known.schema))
+        with (
+            pipeline.source.hold_position("test", name="orders") as held,
+            pipeline.source.copy_at(held.exported) as copy,
+        ):
+            shop.run(f"ALTER TABLE orders {change}")
+            for read in (copy.columns, copy.description, lambda known: list(copy.rows(known.name, known.schema))):
+                with pytest.raises(
+                    (SnapshotError, SourceError), match=r"orders was altered since|definition has changed"
+                ):
+                    read(known)
