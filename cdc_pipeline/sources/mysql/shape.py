@@ -145,7 +145,14 @@ def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()
 
 def with_order_of(before: TableShape, now: TableShape) -> TableShape:
     """Returns `now` with the generation of `before` if rows are decoded as before, else `now` unchanged."""
-    return replace(now, generation=before.generation) if before.schema(()).columns == now.schema(()).columns else now
+    return replace(now, generation=before.generation) if _decoded(before) == _decoded(now) else now
+
+
+def _decoded(shape: TableShape) -> list[tuple[Column, str]]:
+    """Returns what decides how rows are decoded. The log has other bytes for a CHAR, a VARCHAR and a TEXT."""
+    bases = [column.mysql_type.base for column in shape.columns]
+    kinds = ["text" if base in _OCTETS else base for base in bases]
+    return list(zip(shape.schema(()).columns, kinds, strict=True))
 
 
 def _why_other(before: MysqlColumn, now: MysqlColumn) -> str | None:

@@ -35,6 +35,8 @@ PARTS = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION 
     ("declared", "wider", "widest"),
     [
         ("VARCHAR(20)", "VARCHAR(30)", "VARCHAR(300)"),
+        ("VARCHAR(20)", "TEXT", "LONGTEXT"),
+        ("CHAR(20)", "VARCHAR(20)", "TEXT"),
         ("VARBINARY(20)", "VARBINARY(30)", "VARBINARY(300)"),
         ("ENUM('a')", "ENUM('a', 'b')", "ENUM('a', 'b', 'c')"),
         ("SET('a')", "SET('a', 'b')", "SET('a', 'b', 'c')"),
