@@ -261,6 +261,6 @@ def unread_file(found: str) -> LakeError:
     return LakeError(
         found,
         expected="whole files of the lake, and a store that answers",
-        remedy="run the same again if the store did not answer; otherwise bring the file back from a copy of the lake, or"
-        " run cdc snapshot on the table",
+        remedy="run the same again if the store did not answer; otherwise bring the file back from a copy of the lake,"
+        " or run cdc snapshot on the table",
     )
