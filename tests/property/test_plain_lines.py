@@ -145,14 +145,15 @@ def shown(events: Any) -> object:
     transactions=TRANSACTIONS,
     alone=st.booleans(),
     declared=st.booleans(),
+    named=st.booleans(),
     horizon=st.sampled_from(["", "0" * 31 + "3"]),
 )
-@example(transactions=[(0, AT_ONE_PLACE)], alone=True, declared=True, horizon="")
-@example(transactions=[(0, WITH_A_NUMBER)], alone=True, declared=True, horizon="")
+@example(transactions=[(0, AT_ONE_PLACE)], alone=True, declared=True, named=True, horizon="")
+@example(transactions=[(0, WITH_A_NUMBER)], alone=True, declared=True, named=True, horizon="")
 def test_lines_become_what_they_become_one_by_one(
-    *, transactions: list[tuple[int, list[Any]]], alone: bool, declared: bool, horizon: str
+    *, transactions: list[tuple[int, list[Any]]], alone: bool, declared: bool, named: bool, horizon: str
 ) -> None:
-    orders = {"name": ORDERS, "id": ["id"], **({"columns": TYPES} if declared else {})}
+    orders = {"name": ORDERS, **({"id": ["id"]} if named else {}), **({"columns": TYPES} if declared else {})}
     tables = [TableSettings.model_validate(table) for table in (orders, {"name": BAG, "columns": TYPES})]
     found, expected = (
         outcome(

@@ -7,6 +7,7 @@ from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.record import OWN_PREFIX, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.one_line import printable
 from cdc_pipeline.sources.table_checks import check_id_types
 from cdc_pipeline.types import declared_type, resolve, wider
 
@@ -61,6 +62,17 @@ def refuse_coarse_key(event: EnvelopeEvent, schema: TableSchema, settings: Table
             expected=f"a key with the columns of the id: {', '.join(schema.key)}",
             remedy="correct id in pipeline.yml, or message.key.columns of the connector",
         )
+
+
+def other_key(key: Fields, schema: TableSchema, settings: TableSettings) -> SourceError:
+    """Returns the error for an event whose key has columns outside of the id: rows with one id may be several."""
+    now, known = (", ".join(map(printable, names)) for names in (key, schema.key))
+    return SourceError(
+        f"the key of {settings.name} is ({now}) now, and its id is ({known})",
+        expected="events whose key has no other columns than the id: other rows may have an equal id",
+        remedy=f"if ({known}) is still unique, give it as id under {settings.name} and run cdc quarantine replay;"
+        " if not, read the events again under another name and lake",
+    )
 
 
 def check_layout(schema: TableSchema, settings: TableSettings) -> None:

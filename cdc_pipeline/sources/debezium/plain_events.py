@@ -163,7 +163,12 @@ class PlainTable:
             return False
         if before_it is not None and before_it.operation == "d" and events[0].operation != "u":
             return False
-        if {*map(type, rows)} != {dict} or {*map(len, rows)} != {len(self.layout.names)}:
+        keys = [event.key for event in events if event.key is not None]
+        if (
+            not self.layout.allows(keys)
+            or {*map(type, rows)} != {dict}
+            or {*map(len, rows)} != {len(self.layout.names)}
+        ):
             return False
         try:
             cells = list(map(self.cells, rows))
@@ -171,17 +176,20 @@ class PlainTable:
             return False
         if self.watched and any(type(row[name]) in _NUMBERS for name in self.watched for row in rows):
             return False
-        return all(map(_shows, zip(*cells, strict=True))) and ("u" not in operations or self._keep_ids(events, rows))
+        return all(map(_shows, zip(*cells, strict=True))) and (
+            "u" not in operations or self._keep_ids(events, rows, keys)
+        )
 
     def _is_plain(self, event: EnvelopeEvent, row: object, before_it: EnvelopeEvent | None) -> bool:
         if event.operation not in _WITH_ROWS or not isinstance(row, dict) or row.keys() != self.layout.known_names:
             return False
         if any(type(row[name]) in _NUMBERS for name in self.watched):
             return False
+        if event.key is not None and not self.layout.allows((event.key,)):
+            return False
         return is_plain(event, row, self.layout, before_it=before_it, alone=self.alone)
 
-    def _keep_ids(self, events: Sequence[EnvelopeEvent], rows: Sequence[Fields]) -> bool:
-        keys = [event.key for event in events if event.key is not None]
+    def _keep_ids(self, events: Sequence[EnvelopeEvent], rows: Sequence[Fields], keys: Sequence[Fields]) -> bool:
         if keys and not all(map(self.layout.key_names.issubset, keys)):
             return False
         befores = [event.value.get("before") for event in events]

@@ -1,6 +1,6 @@
 """Finds the table of an event, the table's id, and the types of its columns."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.layout_checks import (
     check_layout,
+    other_key,
     refuse_coarse_key,
     refuse_other_types,
     refuse_rounded,
@@ -32,12 +33,14 @@ class Layout:
 
     `fields`: Debezium's schema of each column, empty if the events carry none. `schema` has every column that the table
     ever had. A column that an event lacks did not exist when the event was written. `gone`: columns that no longer do.
+    `id_of_keys`: the id is the columns of the events' keys, since pipeline.yml names none.
     """
 
     table: TableName
     schema: TableSchema
     fields: Mapping[str, Fields]
     gone: frozenset[str] = frozenset()
+    id_of_keys: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -54,6 +57,10 @@ class Layout:
     @cached_property
     def key_names(self) -> frozenset[str]:
         return frozenset(self.schema.key)
+
+    def allows(self, keys: Iterable[Fields]) -> bool:
+        """Returns whether rows that the events' keys tell apart are told apart by the id, too."""
+        return not self.id_of_keys or frozenset[str]().union(*keys) <= self.key_names
 
 
 class DebeziumTables:
@@ -106,10 +113,14 @@ class DebeziumTables:
         Raises Undecodable for a damaged schema, SettingsError or SourceError for a table that cannot be read.
         """
         carried, layout = self._layouts.get(settings.name, (None, None))
-        if layout is None or (event.fields is not None and event.fields != carried):
+        is_new = layout is None or (event.fields is not None and event.fields != carried)
+        if is_new:
             layout = self._new_layout(event, settings)
-            if layout is None:
-                return None
+        if layout is None:
+            return None
+        if event.key is not None and not layout.allows((event.key,)):
+            raise other_key(event.key, layout.schema, settings)
+        if is_new:
             self._layouts[settings.name] = (event.fields, layout)
             self._known[settings.table] = layout.schema
         if not layout.fields and not (event.after or {}).keys() <= layout.known_names:
@@ -126,7 +137,7 @@ class DebeziumTables:
         if not fields and not settings.columns and _shows_key_alone(event):
             known = self._known.get(settings.table)
             of_key = _named_fields(event.key_fields or {})
-            return None if known is None else Layout(table=settings.table, schema=known, fields=of_key)
+            return None if known is None else _layout(settings, known, of_key)
         refuse_rounded(settings, fields)
         columns = self._columns(settings, fields)
         key = self._key(event, settings)
@@ -140,7 +151,7 @@ class DebeziumTables:
             refuse_coarse_key(event, schema, settings)
         _note_added(schema, self._known.get(settings.table), settings)
         gone = frozenset(schema.names) - fields.keys() - settings.columns.keys() if fields else frozenset[str]()
-        return Layout(table=settings.table, schema=schema, fields=fields, gone=gone)
+        return _layout(settings, schema, fields, gone)
 
     def _columns(self, settings: TableSettings, fields: Mapping[str, Fields]) -> tuple[Column, ...]:
         declared = settings.columns
@@ -181,6 +192,13 @@ class DebeziumTables:
                 self._left_out.add((layout.table, name))
                 shown = printable(name)
                 log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
+
+
+def _layout(
+    settings: TableSettings, schema: TableSchema, fields: Mapping[str, Fields], gone: frozenset[str] = frozenset()
+) -> Layout:
+    of_keys = bool(schema.key) and not settings.id
+    return Layout(table=settings.table, schema=schema, fields=fields, gone=gone, id_of_keys=of_keys)
 
 
 def _note_added(schema: TableSchema, known: TableSchema | None, settings: TableSettings) -> None:

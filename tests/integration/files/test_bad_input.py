@@ -135,6 +135,10 @@ TABLES: dict[str, tuple[Row, object]] = {
             for type_, value in (("int32", 1), ("string", "b"))
         ],
     ),
+    "no `id`, and the events' keys get other columns than they had": (
+        {"name": "public.t", "columns": COLUMNS},
+        [{"key": dict.fromkeys(names, "a"), "value": envelope(after=good("a"))} for names in (["id"], ["id", "n"])],
+    ),
     "`exclude_columns` names a column that the events' schema does not have, or one of the id": (
         {**UNTYPED, "exclude_columns": ["N"]},
         {"schema": schema_of({"id": "string", "n": "int32"}), "payload": envelope(after={"id": "a", "n": 1})},

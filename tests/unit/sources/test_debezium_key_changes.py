@@ -1,4 +1,4 @@
-"""Key changes whose key has more columns than the lake's id, or other ones."""
+"""Keys of events that have more columns than the lake's id, or other ones; and their changes."""
 
 import json
 
@@ -51,3 +51,19 @@ def test_the_key_in_a_header_may_have_control_characters(odd: str) -> None:
     reader.send(value, key={"code": "c"}, headers={"__debezium.oldkey": f'{{"code":"{odd}"}}'})
     assert [(row["_cdc_op"], row["code"]) for row in reader.rows] == [("d", odd), ("m", "c")]
     assert reader.refused == []
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("grown", [{"id": 1, "region": "us"}, {"region": "us"}])
+def test_a_row_waits_whose_key_got_other_columns_than_the_id_of_the_first_keys(grown: Json, rows: int) -> None:
+    """Rows that the source tells apart by the new columns would be one row of the lake, and a delete would end it."""
+    reader = Decoding(orders(columns=COLUMNS))
+    row = {"id": 1, "region": "eu", "big": None}
+    reader.send(*(postgres("c", 20 + number, after=row) for number in range(rows)), key={"id": 1})
+    reader.send(*(postgres("c", 40 + number, after={**row, **grown}) for number in range(rows)), key=grown)
+    reader.send(postgres("d", 60, before={**row, **grown}), key=grown)
+    reader.send(postgres("u", 70, after=row), key={"id": 1})
+    shown = ", ".join(grown)
+    waiting = [f"the key of shop.public.orders is ({shown}) now, and its id is (id)" in why for why in reader.refused]
+    assert waiting == [True] * (rows + 1)
+    assert [found["_cdc_op"] for found in reader.rows] == ["i"] * rows + ["u"]
