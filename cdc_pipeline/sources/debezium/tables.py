@@ -123,7 +123,9 @@ class DebeziumTables:
         if is_new:
             self._layouts[settings.name] = (event.fields, layout)
             self._known[settings.table] = layout.schema
-        if not layout.fields and not (event.after or {}).keys() <= layout.known_names:
+        if not (layout.fields and event.fields) and not (event.after or {}).keys() <= layout.known_names:
+            if not settings.columns:
+                raise _without_types(settings)
             self._note_left_out(event, layout)
         return layout
 
@@ -156,11 +158,7 @@ class DebeziumTables:
     def _columns(self, settings: TableSettings, fields: Mapping[str, Fields]) -> tuple[Column, ...]:
         declared = settings.columns
         if not fields and not declared:
-            raise SettingsError(
-                f"the column types of {settings.name} are not known: its events carry no schema",
-                expected="events with schema and payload, or columns in pipeline.yml",
-                remedy=f"list its columns, such as columns: {{id: int8, name: text}} under {settings.name}",
-            )
+            raise _without_types(settings)
         known = self._known.get(settings.table)
         types = {column.name: column.type for column in (known.columns if known and fields else ())}
         found = {name: _column_type(field, settings) for name, field in fields.items() if name not in declared}
@@ -192,6 +190,14 @@ class DebeziumTables:
                 self._left_out.add((layout.table, name))
                 shown = printable(name)
                 log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
+
+
+def _without_types(settings: TableSettings) -> SettingsError:
+    return SettingsError(
+        f"the column types of {settings.name} are not known: its events carry no schema",
+        expected="events with schema and payload, or columns in pipeline.yml",
+        remedy=f"list its columns, such as columns: {{id: int8, name: text}} under {settings.name}",
+    )
 
 
 def _layout(

@@ -91,3 +91,25 @@ def test_a_column_that_is_added_to_a_keyless_table_is_warned_of_once() -> None:
         Decoding(orders(), known={ORDERS: events.schema}).send(insert(50, v="x", w="y"))
         Decoding(orders(id=("v",))).send(insert(10, v="x"), insert(20, v="x", w="y"))
     assert [(each["table"], each["columns"]) for each in logs if "added" in each["event"]] == [(str(ORDERS), ["w"])]
+
+
+@pytest.mark.parametrize("after_restart", [False, True])
+def test_a_column_that_is_new_in_events_without_a_schema_is_not_lost(*, after_restart: bool) -> None:
+    """Without the schema its type is not known, whether the consumer read a schema of the table before or not."""
+    reader = Decoding(orders(id=("id", "at")))
+    old, new = {"id": 1, "at": 19_000, "v": "x"}, {"id": 2, "at": 19_000, "v": "x", "w": 5}
+    reader.send({"schema": ROWS, "payload": postgres("c", 10, after=old)})
+    if after_restart:
+        reader.restart()
+    reader.send(postgres("c", 20, after=new), postgres("u", 30, before=old, after=new | {"id": 1}))
+    assert [row["id"] for row in reader.rows] == [1]
+    assert ["the column types of shop.public.orders are not known" in why for why in reader.refused] == [True, True]
+
+
+def test_a_column_that_is_new_in_events_without_a_schema_is_left_out_where_columns_does_not_list_it() -> None:
+    with capture_logs() as logs:
+        reader = Decoding(orders(id=("id", "at"), columns={"v": "text"}))
+        reader.send({"schema": ROWS, "payload": postgres("c", 10, after={"id": 1, "at": 19_000, "v": "x"})})
+        reader.send(postgres("c", 20, after={"id": 2, "at": 19_000, "v": "x", "w": 5}))
+    assert [(row["id"], row["v"]) for row in reader.rows] == [(1, "x"), (2, "x")]
+    assert [each["column"] for each in logs if "column not read" in each["event"]] == ["w"]
