@@ -17,7 +17,7 @@ from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.sources.quarantined import DecodedEvents
-from cdc_pipeline.types import changed_types
+from cdc_pipeline.types import changed_types, widest
 
 log = structlog.get_logger()
 
@@ -94,11 +94,11 @@ class Replay:
         """Describes columns whose type differs from that of the lake, which never changes; "" if there are none."""
         if table.schema_id is None:
             return ""
-        known = self.store.tables.schema(table.table_id, table.schema_id)
+        known = widest(self.store.tables.known_columns(table.table_id))
         return ", ".join(
             f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
-            for before, column in changed_types(known.columns, schema.columns)
-            if before.number == column.number
+            for before, column in changed_types(known, schema.columns)
+            if before.number == column.number and (column.number is not None or widest((before, column)) != (before,))
         )
 
     def _decode(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cdc_pipeline.errors import TableStale
-from cdc_pipeline.record import TableName, TableSchema, decode_position
+from cdc_pipeline.record import Column, TableName, TableSchema, decode_position
 
 Document = Mapping[str, Any]
 """JSON that only the source reads. The metadata store keeps it as it is."""
@@ -43,8 +43,8 @@ class KnownTable:
     none. `published_as`: how the source published the table when it was registered, such as the identities of its
     streams; changes may be missing if it differs now. "" if it was never recorded, None for a stale table. `reason`:
     why the table is stale. `description`: the source's own documents, oldest first. `schema`: the schema of the newest
-    slice. `horizon`: events below this version come too late. `excluded`: the columns that the lake does not have by
-    pipeline.yml; None if it is not known.
+    slice. `columns`: every column that it ever had, oldest first. `horizon`: events below this version come too late.
+    `excluded`: the columns that the lake does not have by pipeline.yml; None if it is not known.
     """
 
     name: TableName
@@ -54,6 +54,7 @@ class KnownTable:
     reason: str = ""
     description: tuple[Document, ...] = ()
     schema: TableSchema | None = None
+    columns: tuple[Column, ...] = ()
     horizon: str = ""
     excluded: tuple[str, ...] | None = None
 
@@ -168,6 +169,11 @@ class StreamStart:
     def schemas(self) -> dict[TableName, TableSchema]:
         """The known schemas of the tables."""
         return {name: table.schema for name, table in self.tables.items() if table.schema is not None}
+
+    @property
+    def columns(self) -> dict[TableName, tuple[Column, ...]]:
+        """Every column that the tables ever had, oldest first."""
+        return {name: table.columns for name, table in self.tables.items()}
 
     @property
     def horizons(self) -> dict[TableName, str]:

@@ -13,6 +13,7 @@ from cdc_pipeline.types.table import (
     numeric_name,
     resolve,
     text_of,
+    widest,
 )
 from cdc_pipeline.types.text import Parsed, parse_foreign_text, parse_text
 from cdc_pipeline.types.whole_columns import as_column, of_one_kind, parse_whole_column
@@ -41,4 +42,5 @@ __all__ = [
     "resolve",
     "text_of",
     "wider",
+    "widest",
 ]

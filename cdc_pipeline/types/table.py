@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.types.widening import wider
 
 SYSTEM_NAMESPACE = "pg_catalog"
 ARRAY = "[]"
@@ -135,6 +136,19 @@ def _numeric(type_name: str, precision: int, scale: int) -> ColumnType:
         return ColumnType(name=type_name, arrow=pa.decimal128(precision, scale), spark=spark)
     text = _RULES["numeric"]
     return ColumnType(name=type_name, arrow=text.arrow, spark=text.spark)
+
+
+def widest(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Returns a column of each name, with the type that the lake has: the first one, or a later one that is wider.
+
+    `columns`: oldest first. Of columns with numbers the newest counts: for their types the lake begins again.
+    """
+    found: dict[str, Column] = {}
+    for column in columns:
+        before = found.get(column.name, column)
+        if column.number is not None or wider(resolve(before.type).spark, resolve(column.type).spark):
+            found[column.name] = column
+    return tuple(found.values())
 
 
 def changed_types(known: Iterable[Column], now: Iterable[Column]) -> list[tuple[Column, Column]]:

@@ -104,6 +104,7 @@ def known_table(store: MetadataStore, row: SourceTable) -> KnownTable:
         reason=row.state_reason or "",
         description=tuple(row.shape or ()),
         schema=None if row.schema_id is None else store.tables.schema(row.table_id, row.schema_id),
+        columns=() if row.schema_id is None else store.tables.known_columns(row.table_id),
         horizon=row.horizon,
         excluded=row.excluded_columns if row.settings else None,
     )

@@ -4,7 +4,7 @@ from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.known import KnownTable
-from cdc_pipeline.types import changed_types
+from cdc_pipeline.types import changed_types, widest
 
 
 def declared_schema(table: TableSettings) -> TableSchema | None:
@@ -20,10 +20,10 @@ def refuse_changed_types(table: TableSettings, known: KnownTable | None) -> None
 
     The lake cannot change the types with which it began, so it would refuse every later slice.
     """
-    if known is None or known.schema is None:
+    if known is None:
         return
     declared = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
-    for before, column in changed_types(known.schema.columns, declared):
+    for before, column in changed_types(widest(known.columns), declared):
         raise SettingsError(
             f"{table.name} has the column {column.name} as {column.type} in pipeline.yml",
             expected=f"{before.type}, as it began: the lake keeps its types",

@@ -99,7 +99,11 @@ class EventsAlone:
             horizon=table.horizon,
             settings=next(listed for listed in self.tables if listed.table == table.name),
             sequence_by=self.sequence_by,
-            tables=DebeziumTables(self.tables, {} if table.schema is None else {table.name: table.schema}),
+            tables=DebeziumTables(
+                self.tables,
+                {} if table.schema is None else {table.name: table.schema},
+                columns={table.name: columns},
+            ),
             stream_partitions=stream_partitions,
             decode_line=self.decode,
         )

@@ -20,7 +20,7 @@ from cdc_pipeline.sources.debezium.layout_checks import (
 )
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
 from cdc_pipeline.sources.table_checks import check_excluded
-from cdc_pipeline.types import debezium_column
+from cdc_pipeline.types import debezium_column, widest
 
 log = structlog.get_logger()
 
@@ -66,7 +66,8 @@ class Layout:
 class DebeziumTables:
     """The tables of pipeline.yml, as their events show them. `known`: their registered schemas.
 
-    `of_partition`: the table of a stream partition, if each has one. `upserts`: tables of compacted topics.
+    `columns`: every column that they ever had, oldest first. `of_partition`: the table of a stream partition, if each
+    has one. `upserts`: tables of compacted topics.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class DebeziumTables:
         known: Mapping[TableName, TableSchema],
         of_partition: Mapping[int, TableName] = MappingProxyType({}),
         upserts: Collection[TableName] = (),
+        columns: Mapping[TableName, Sequence[Column]] = MappingProxyType({}),
     ) -> None:
         self._tables = tuple(tables)
         self._known = dict(known)
+        self._widest = {name: widest((*columns.get(name, ()), *schema.columns)) for name, schema in known.items()}
         self._of_partition = of_partition
         self._upserts = frozenset(upserts)
         self._layouts: dict[str, tuple[Fields | None, Layout]] = {}
@@ -123,6 +126,7 @@ class DebeziumTables:
         if is_new:
             self._layouts[settings.name] = (event.fields, layout)
             self._known[settings.table] = layout.schema
+            self._widest[settings.table] = widest((*self._widest.get(settings.table, ()), *layout.schema.columns))
         if not (layout.fields and event.fields) and not (event.after or {}).keys() <= layout.known_names:
             if not settings.columns:
                 raise _without_types(settings)
@@ -162,7 +166,8 @@ class DebeziumTables:
         known = self._known.get(settings.table)
         types = {column.name: column.type for column in (known.columns if known and fields else ())}
         found = {name: _column_type(field, settings) for name, field in fields.items() if name not in declared}
-        refuse_other_types(settings, types, found)
+        in_lake = {column.name: column.type for column in self._widest.get(settings.table, ())}
+        refuse_other_types(settings, in_lake, found)
         types |= found
         types |= declared
         return tuple(Column(name=name, type=type_) for name, type_ in types.items())

@@ -120,7 +120,7 @@ class FileSurvey(EventsSurvey):
 
     def _decoder(self, start: StreamStart) -> DebeziumDecoder:
         return DebeziumDecoder(
-            tables=DebeziumTables(self.listed, start.schemas),
+            tables=DebeziumTables(self.listed, start.schemas, columns=start.columns),
             sequence_by=self.order.sequence_by,
             last_position=table_states(start.progress, (FILE_DIGEST, PARTITION_NAME)),
             horizons=start.horizons,

@@ -174,7 +174,7 @@ def _decoder(
     of_partition = {number: part.tables[0] for number, part in partitions.items()}
     upserts = {table for part in partitions.values() if part.deletes_by_tombstone for table in part.tables}
     return DebeziumDecoder(
-        tables=DebeziumTables(listed, start.schemas, of_partition, upserts),
+        tables=DebeziumTables(listed, start.schemas, of_partition, upserts, columns=start.columns),
         sequence_by=(),
         last_position=table_states(start.progress, OWN_KEYS),
         horizons=start.horizons,

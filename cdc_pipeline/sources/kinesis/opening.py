@@ -128,7 +128,7 @@ class ShardOpening:
     def _decoder(self, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards) -> DebeziumDecoder:
         first = {number: shard.tables[0] for number, shard in shards.items()}
         return DebeziumDecoder(
-            tables=DebeziumTables(self.listed, start.schemas, first),
+            tables=DebeziumTables(self.listed, start.schemas, first, columns=start.columns),
             sequence_by=(),
             last_position=table_states({**others.parents, **start.progress}, OWN_KEYS),
             horizons=start.horizons,

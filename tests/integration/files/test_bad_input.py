@@ -128,7 +128,7 @@ TABLES: dict[str, tuple[Row, object]] = {
         {**TABLE, "update_time": "at"},
         envelope(after={"id": "a"}),
     ),
-    "a column whose type neither holds the values of its earlier type nor the reverse": (
+    "a column whose type neither holds the values of its widest earlier type nor the reverse": (
         UNTYPED,
         [
             {"schema": schema_of({"id": "string", "n": type_}), "payload": envelope(after={"id": "a", "n": value})}

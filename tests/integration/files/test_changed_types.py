@@ -1,5 +1,6 @@
 """The columns with which a table began: neither pipeline.yml nor events change them behind the lake's back."""
 
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,12 @@ import pytest
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
+from tests.integration.files.test_keyless_events import make_lake
+from tests.support.case_pipeline import apply
+from tests.support.delta_rows import seen
 from tests.support.event_files import EventFolder, Row, slices_of
+from tests.support.memory_lake import MemoryLake
+from tests.support.pipelines import set_up_and_consume
 
 NARROW = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}
 WIDE = {**NARROW, "columns": {"id": "int", "n": "bigint"}}
@@ -107,7 +113,64 @@ def test_a_column_that_is_to_stay_out_and_is_none_of_the_events_is_refused(
     assert f"exclude_columns of shop.public.t names {name!r}, which is {why}" in waiting["reason"]
 
 
-def with_schema(columns: list[str], envelope: Row, type_: str = "int32") -> Row:
-    fields = [{"field": name, "type": type_} for name in columns]
+def decimal(digits: int, scale: int) -> Row:
+    parameters = {"scale": str(scale), "connect.decimal.precision": str(digits)}
+    return {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": parameters}
+
+
+def in_lake(bag: EventFolder) -> list[str]:
+    """What the table of the lake has in n, after everything that waits was consumed and applied."""
+    with bag.opened(make_lake=make_lake) as pipeline:
+        set_up_and_consume(pipeline)
+        apply(pipeline, [NAME])
+        assert isinstance(pipeline.lake, MemoryLake)
+        return sorted(str(row["n"]) for row in seen(pipeline.lake.rows(pipeline.lake_table(NAME))))
+
+
+@pytest.mark.parametrize("narrower", [[(12, 2), (10, 2)], [(10, 2), (12, 2), (10, 2)]])
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_type_is_compared_with_the_widest_one_that_the_column_had(
+    tmp_path: Path, database: str, narrower: list[tuple[int, int]], *, cut: bool
+) -> None:
+    """The lake keeps that type, so a type that fits a narrower one alone would stop the table for good."""
+    table = {"name": "public.t", "id": ["id"]}
+    bag = EventFolder(folder=tmp_path, store_url=database, tables=(table,))
+    expected = []
+    for number, (digits, scale) in enumerate([*narrower, (11, 3), narrower[0]]):
+        row = {"id": number, "n": b64encode(((100 + number) * 10 ** (scale - 2)).to_bytes(2)).decode()}
+        fields = {"id": {"type": "int32"}, "n": decimal(digits, scale)}
+        bag.write("0/a.jsonl", with_fields(fields, create(number, 0) | {"after": row}))
+        expected += [f"1.0{number}"] if scale == 2 else []
+        if cut:
+            assert in_lake(bag) == expected
+    assert in_lake(bag) == expected
+    (waiting,) = bag.quarantined()
+    assert "the column n of shop.public.t was numeric(12,2), and an event has it as numeric(11,3)" in waiting["reason"]
+
+    declared = replace(bag, tables=({**table, "columns": {"n": "numeric(12,2)"}},))
+    with declared.set_up() as pipeline:
+        (outcome,) = pipeline.replay().run(pipeline.store.quarantine.entries())
+    assert (outcome.state, outcome.why) == (QuarantineState.REPLAYED, "")
+    assert in_lake(declared) == sorted([*expected, f"1.0{len(narrower)}"])
+
+
+def test_a_declared_column_that_was_taken_out_comes_back_with_its_type_alone(tmp_path: Path, database: str) -> None:
+    only_id = {**NARROW, "columns": {"id": "int"}}
+    bag = EventFolder(folder=tmp_path, store_url=database, tables=(NARROW,))
+    for number, table in enumerate([NARROW, only_id]):
+        bag.write("0/a.jsonl", create(number, number))
+        in_lake(replace(bag, tables=(table,)))
+    with pytest.raises(SettingsError, match=r"n as text in pipeline\.yml; expected int4, as it began"):
+        replace(bag, tables=({**NARROW, "columns": {"id": "int", "n": "text"}},)).consume()
+    bag.write("0/a.jsonl", create(2, 2))
+    assert in_lake(bag) == ["0", "2", "None"]
+
+
+def with_fields(columns: dict[str, Row], envelope: Row) -> Row:
+    fields = [{"field": name, **described} for name, described in columns.items()]
     parts = [{"type": "struct", "field": part, "fields": fields} for part in ("before", "after")]
     return {"schema": {"type": "struct", "fields": parts}, "payload": envelope}
+
+
+def with_schema(columns: list[str], envelope: Row, type_: str = "int32") -> Row:
+    return with_fields({name: {"type": type_} for name in columns}, envelope)
