@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import Operation
+from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.mongodb import MONGODB
 from cdc_pipeline.sources.debezium.one_line import Undecodable
@@ -182,13 +182,29 @@ def _is_one(pair: Sequence[object], type_name: str, field: Fields | None) -> boo
 def _refuse_hidden_id(event: EnvelopeEvent, layout: Layout) -> None:
     """Raises SourceError for an update that could have changed the id without showing it: the old row would stay."""
     outside = [] if event.key is None else [name for name in layout.schema.key if name not in event.key]
+    table = layout.table
+    if outside and outside[0] in layout.gone:
+        raise SourceError(
+            f"an update of {table} came without {outside[0]}, which is of its id: its events lack that column by now",
+            expected="rows with the columns of the id, as they are called in the lake",
+            remedy=f"read the events again under another name and lake, with the present columns as id of {table}",
+        )
     if outside:
-        table = layout.table
         raise SourceError(
             f"an update of {table} came without the old {outside[0]}, which is of its id and not of the event's key",
             expected="rows before with the id, or events whose key has the id",
-            remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, or make id of {table} the columns of the key",
+            remedy=f"make id of {table} the columns of the key, or {_whole_old_rows(event, table)}",
         )
+
+
+def _whole_old_rows(event: EnvelopeEvent, table: TableName) -> str:
+    """Returns what makes the source log whole rows before changes."""
+    match event.source.get("connector", _POSTGRES):
+        case "mysql" | "mariadb":
+            return "set binlog_row_image = FULL in the source"
+        case "postgresql":
+            return f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL"
+    return "have the source log whole old rows"
 
 
 def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:
@@ -248,7 +264,7 @@ def _whole(event: EnvelopeEvent, row: Fields | None, layout: Layout) -> Fields:
         raise SourceError(
             f"an update or delete of {table}, which has no id, came without the whole old row",
             expected="an id in pipeline.yml or in the events' keys, or rows before that are whole",
-            remedy=f"give id under {table}, or run ALTER TABLE {table.sql} REPLICA IDENTITY FULL",
+            remedy=f"give id under {table}, or {_whole_old_rows(event, table)}",
         )
     known = {name: value for name, value in row.items() if name in layout.names}
     if _may_hide_values(event, moved=False, alone=True):

@@ -67,3 +67,36 @@ def test_a_row_waits_whose_key_got_other_columns_than_the_id_of_the_first_keys(g
     waiting = [f"the key of shop.public.orders is ({shown}) now, and its id is (id)" in why for why in reader.refused]
     assert waiting == [True] * (rows + 1)
     assert [found["_cdc_op"] for found in reader.rows] == ["i"] * rows + ["u"]
+
+
+@pytest.mark.parametrize(
+    ("connector", "remedy"),
+    [
+        ("postgresql", 'run ALTER TABLE "public"."orders" REPLICA IDENTITY FULL'),
+        ("mysql", "set binlog_row_image = FULL in the source"),
+        ("mariadb", "set binlog_row_image = FULL in the source"),
+        ("oracle", "have the source log whole old rows"),
+    ],
+)
+def test_what_is_missing_of_old_rows_is_mended_by_the_source_that_wrote_them(connector: str, remedy: str) -> None:
+    update = postgres("u", 20, after={"id": 1, "region": "eu", "big": "B"})
+    update["source"]["connector"] = connector
+    with_other_key, keyless = Decoding(orders(id=["region"], columns=COLUMNS)), Decoding(orders(columns=COLUMNS))
+    with_other_key.send(update, key={"id": 1})
+    keyless.send(update)
+    (hidden,), (unwhole,) = with_other_key.refused, keyless.refused
+    assert f"make id of shop.public.orders the columns of the key, or {remedy}" in hidden
+    assert f"give id under shop.public.orders, or {remedy}" in unwhole
+    assert {"REPLICA IDENTITY" in why for why in (hidden, unwhole)} == {connector == "postgresql"}
+
+
+def test_an_update_says_that_a_column_of_the_id_has_another_name_by_now() -> None:
+    def with_schema(event: Json) -> Json:
+        fields = [{"field": name, "type": "int64"} for name in event["after"]]
+        return {"schema": {"fields": [{"field": "after", "fields": fields}]}, "payload": event}
+
+    reader = Decoding(orders(id=["id"]))
+    reader.send(with_schema(postgres("c", 20, after={"id": 1, "n": 1})), key={"id": 1})
+    reader.send(with_schema(postgres("u", 30, after={"number": 1, "n": 2})), key={"number": 1})
+    (why,) = reader.refused
+    assert "came without id, which is of its id: its events lack that column by now" in why
