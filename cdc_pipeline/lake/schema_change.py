@@ -127,8 +127,9 @@ def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
     has_numbers = work.leading is None or any(column.number is not None for column in work.leading.columns)
     kept = {"keeps_dropped": table.keeps_dropped, "keeps_wider": table.is_history or not has_numbers}
     change = fitted(before, work.leading, earlier, late, **kept)
-    again = "take a new snapshot of the table: cdc snapshot"
-    return _checked(change, table, again if has_numbers else "read the events again under another name and lake")
+    if any(column.number is not None for each in work.slices for column in each.schema.columns):
+        return _checked(change, table, "take a new snapshot of the table: cdc snapshot")
+    return _checked(change, table, "read the events again under another name and lake")
 
 
 def planned_for_snapshot(history: LakeTable, before: Shape) -> ShapeChange:

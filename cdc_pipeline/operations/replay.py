@@ -14,10 +14,10 @@ from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.operations.source_setup.registered import known_table
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.sources.quarantined import DecodedEvents
-from cdc_pipeline.types import changed_types, widest
+from cdc_pipeline.types import changed_types, resolve, wider, widest
 
 log = structlog.get_logger()
 
@@ -98,14 +98,15 @@ class Replay:
         return ", ".join(
             f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
             for before, column in changed_types(known, schema.columns)
-            if before.number == column.number and (column.number is not None or widest((before, column)) != (before,))
+            if before.number == column.number and (column.number is not None or not _holds(before, column))
         )
 
     def _decode(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:
+        columns = self.store.tables.known_columns(table.table_id)
         found = self.source.decode_quarantined(
-            known_table(self.store, table),
+            known_table(self.store, table, columns),
             entries,
-            columns=self.store.tables.known_columns(table.table_id),
+            columns=columns,
             stream_partitions=self.store.streams.stream_partitions(table.stream),
         )
         return [_kept(decoded, table.excluded_columns) for decoded in found]
@@ -125,6 +126,11 @@ class Replay:
             for entry in entries
             if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
         }
+
+
+def _holds(in_lake: Column, column: Column) -> bool:
+    """Returns whether the lake's type holds every value of the column's type."""
+    return wider(resolve(column.type).spark, resolve(in_lake.type).spark) is not None
 
 
 def _kept(decoded: DecodedEvents, excluded: Sequence[str]) -> DecodedEvents:

@@ -1,5 +1,6 @@
 """Source tables: identity, settings and schemas, and the position at which a stopped table was halted."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,16 +124,26 @@ class Tables:
 
     def known_columns(self, table_id: int) -> tuple[Column, ...]:
         """Returns every column that the table ever had, once per schema, oldest schema first and the newest last."""
-        query = select(_SCHEMA.c.document).where(_SCHEMA.c.table_id == table_id).order_by(_SCHEMA.c.first_offset)
-        newest = select(_SCHEMA.c.document).join(
-            _TABLE, (_TABLE.c.table_id == _SCHEMA.c.table_id) & (_TABLE.c.schema_id == _SCHEMA.c.schema_id)
+        return self._columns(_TABLE.c.table_id == table_id).get(table_id, ())
+
+    def columns_of_tables(self) -> dict[int, tuple[Column, ...]]:
+        """Returns the same by table id, for every table of the stream."""
+        return self._columns(_TABLE.c.stream == self.stream)
+
+    def _columns(self, of_tables: ColumnElement[bool]) -> dict[int, tuple[Column, ...]]:
+        is_newest = _SCHEMA.c.schema_id == _TABLE.c.schema_id
+        query = select(_SCHEMA.c.table_id, _SCHEMA.c.document, is_newest).join(
+            _TABLE, _TABLE.c.table_id == _SCHEMA.c.table_id
         )
+        found, newest = defaultdict[int, list[Column]](list), dict[int, tuple[Column, ...]]()
         with self.database.transaction("schema.read") as connection:
-            documents = [
-                *connection.scalars(query),
-                *connection.scalars(newest.where(_TABLE.c.table_id == table_id)),
-            ]
-        return tuple(column for document in documents for column in TableSchema.from_json(document).columns)
+            rows = connection.execute(query.where(of_tables).order_by(_SCHEMA.c.first_offset)).all()
+        for table_id, document, is_last in rows:
+            columns = TableSchema.from_json(document).columns
+            found[table_id] += columns
+            if is_last:
+                newest[table_id] = columns
+        return {table_id: (*columns, *newest.get(table_id, ())) for table_id, columns in found.items()}
 
     def schema(self, table_id: int, schema_id: str) -> TableSchema:
         """Returns the schema. Raises RegistryError for a schema that the store does not have."""

@@ -198,11 +198,11 @@ class ConsumerOpening:
         Raises StreamMoved if a table changed or was registered since the stream was `opened` with its tables; then the
         cut must not be registered.
         """
-        tables = self.registered.tables()
+        tables = self.registered.published()
         new = sorted(map(str, tables.keys() - opened))
         if new:
             raise StreamMoved(f"{', '.join(new)} was registered meanwhile", remedy="it is read from now on")
-        changed = stream.check({name: table.published_as for name, table in tables.items()})
+        changed = stream.check(tables)
         for name, description in changed.items():
             self.store.tables.set_shapes(self.store.tables.table(name).table_id, description)
         watch.look()

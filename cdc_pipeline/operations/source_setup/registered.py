@@ -8,7 +8,7 @@ from cdc_pipeline.errors import CdcError, PartitionFailed, SourceError, StaleEpo
 from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import Column, TableName
 from cdc_pipeline.sources.known import KnownTable, PartitionProgress, StreamIdentity
 from cdc_pipeline.sources.protocol import SourceCapabilities, SourceSurvey
 
@@ -42,7 +42,16 @@ class RegisteredStream:
         }
 
     def tables(self) -> dict[TableName, KnownTable]:
-        return {row.name: known_table(self.store, row) for row in self.stored_tables() if row.name in self.listed}
+        columns = self.store.tables.columns_of_tables()
+        return {
+            row.name: known_table(self.store, row, columns.get(row.table_id, ()))
+            for row in self.stored_tables()
+            if row.name in self.listed
+        }
+
+    def published(self) -> dict[TableName, str | None]:
+        """Returns how the source published each registered table of pipeline.yml, as `KnownTable` has it."""
+        return {row.name: _published_as(row) for row in self.stored_tables() if row.name in self.listed}
 
     def stored_tables(self) -> list[SourceTable]:
         """Returns the registered tables of the stream, including those that pipeline.yml no longer lists."""
@@ -95,7 +104,8 @@ class RegisteredStream:
             raise
 
 
-def known_table(store: MetadataStore, row: SourceTable) -> KnownTable:
+def known_table(store: MetadataStore, row: SourceTable, columns: tuple[Column, ...] = ()) -> KnownTable:
+    """`columns`: every column that the table ever had, oldest first, for whoever compares their types."""
     return KnownTable(
         name=row.name,
         source_id=row.source_oid,
@@ -104,7 +114,7 @@ def known_table(store: MetadataStore, row: SourceTable) -> KnownTable:
         reason=row.state_reason or "",
         description=tuple(row.shape or ()),
         schema=None if row.schema_id is None else store.tables.schema(row.table_id, row.schema_id),
-        columns=() if row.schema_id is None else store.tables.known_columns(row.table_id),
+        columns=columns,
         horizon=row.horizon,
         excluded=row.excluded_columns if row.settings else None,
     )

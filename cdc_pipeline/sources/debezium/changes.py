@@ -182,10 +182,10 @@ def _is_one(pair: Sequence[object], type_name: str, field: Fields | None) -> boo
 def _refuse_hidden_id(event: EnvelopeEvent, layout: Layout) -> None:
     """Raises SourceError for an update that could have changed the id without showing it: the old row would stay."""
     outside = [] if event.key is None else [name for name in layout.schema.key if name not in event.key]
-    table = layout.table
-    if outside and outside[0] in layout.gone:
+    table, gone = layout.table, [name for name in outside if name in layout.gone]
+    if gone:
         raise SourceError(
-            f"an update of {table} came without {outside[0]}, which is of its id: its events lack that column by now",
+            f"an update of {table} came without {gone[0]}, which is of its id: its events lack that column by now",
             expected="rows with the columns of the id, as they are called in the lake",
             remedy=f"read the events again under another name and lake, with the present columns as id of {table}",
         )

@@ -68,7 +68,7 @@ def other_key(key: Fields, schema: TableSchema, settings: TableSettings) -> Sour
     """Returns the error for an event whose key has columns outside of the id: rows with one id may be several."""
     now, known = (", ".join(map(printable, names)) for names in (key, schema.key))
     return SourceError(
-        f"the key of {settings.name} is ({now}) now, and its id is ({known})",
+        f"the key of {settings.name} is ({now}), and its registered id is ({known})",
         expected="events whose key has no other columns than the id: other rows may have an equal id",
         remedy=f"if ({known}) is still unique, give it as id under {settings.name} and run cdc quarantine replay;"
         " if not, read the events again under another name and lake",

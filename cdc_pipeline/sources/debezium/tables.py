@@ -129,7 +129,7 @@ class DebeziumTables:
             self._widest[settings.table] = widest((*self._widest.get(settings.table, ()), *layout.schema.columns))
         if not (layout.fields and event.fields) and not (event.after or {}).keys() <= layout.known_names:
             if not settings.columns:
-                raise _without_types(settings)
+                raise _without_type_of((event.after or {}).keys() - layout.known_names, settings)
             self._note_left_out(event, layout)
         return layout
 
@@ -202,6 +202,15 @@ def _without_types(settings: TableSettings) -> SettingsError:
         f"the column types of {settings.name} are not known: its events carry no schema",
         expected="events with schema and payload, or columns in pipeline.yml",
         remedy=f"list its columns, such as columns: {{id: int8, name: text}} under {settings.name}",
+    )
+
+
+def _without_type_of(names: Iterable[str], settings: TableSettings) -> SettingsError:
+    return SettingsError(
+        f"the type of the new column {', '.join(sorted(map(printable, names)))} of {settings.name} is not known:"
+        " its events carry no schema any more",
+        expected="events with schema and payload, or columns in pipeline.yml",
+        remedy=f"list all columns under {settings.name}: without a schema, columns that are not listed are left out",
     )
 
 

@@ -93,8 +93,11 @@ def test_a_column_that_is_added_to_a_keyless_table_is_warned_of_once() -> None:
     assert [(each["table"], each["columns"]) for each in logs if "added" in each["event"]] == [(str(ORDERS), ["w"])]
 
 
-@pytest.mark.parametrize("after_restart", [False, True])
-def test_a_column_that_is_new_in_events_without_a_schema_is_not_lost(*, after_restart: bool) -> None:
+@pytest.mark.parametrize(
+    ("after_restart", "reason"),
+    [(False, "the type of the new column w of shop.public.orders is not known"), (True, "the column types of")],
+)
+def test_a_column_that_is_new_in_events_without_a_schema_is_not_lost(*, after_restart: bool, reason: str) -> None:
     """Without the schema its type is not known, whether the consumer read a schema of the table before or not."""
     reader = Decoding(orders(id=("id", "at")))
     old, new = {"id": 1, "at": 19_000, "v": "x"}, {"id": 2, "at": 19_000, "v": "x", "w": 5}
@@ -103,7 +106,7 @@ def test_a_column_that_is_new_in_events_without_a_schema_is_not_lost(*, after_re
         reader.restart()
     reader.send(postgres("c", 20, after=new), postgres("u", 30, before=old, after=new | {"id": 1}))
     assert [row["id"] for row in reader.rows] == [1]
-    assert ["the column types of shop.public.orders are not known" in why for why in reader.refused] == [True, True]
+    assert [reason in why for why in reader.refused] == [True, True]
 
 
 def test_a_column_that_is_new_in_events_without_a_schema_is_left_out_where_columns_does_not_list_it() -> None:
