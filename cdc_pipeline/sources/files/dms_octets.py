@@ -15,8 +15,9 @@ from cdc_pipeline.sources.files.record_values import Column
 from cdc_pipeline.types import declared_type
 
 Mask = npt.NDArray[np.bool_]
-_DIGITS_ALONE = "^(?:[0-9A-Fa-f]{2})+$"
-_OF_DMS, _OF_POSTGRES = "0x", "\\x"
+_DIGITS = "(?:[0-9A-Fa-f]{2})"
+_ALONE, _OF_DMS = f"^{_DIGITS}+$", f"^0x({_DIGITS}*)$"
+_OF_POSTGRES = r"\\x\1"
 
 
 def octet_columns(types: Mapping[str, str]) -> tuple[str, ...]:
@@ -26,18 +27,19 @@ def octet_columns(types: Mapping[str, str]) -> tuple[str, ...]:
 
 def with_octets(row: Fields, names: Collection[str]) -> Fields:
     """Returns the row with its columns `names` as PostgreSQL prints them. Raises Undecodable for digits without 0x."""
-    found = {name: _digits(name, row[name]) for name in names if isinstance(row.get(name), str)}
+    found = {name: _digits(name, text) for name in names if isinstance(text := row.get(name), str)}
     return {**row, **found} if found else row
 
 
 def whole_octets(column: Column) -> tuple[Column, Mask]:
-    """Returns the column likewise, and its rows that are left to `with_octets`, such as those with digits alone."""
+    """Returns the column likewise, and its rows with digits alone."""
     if isinstance(column, list):
-        return column, np.array([isinstance(value, str) for value in column], np.bool_)
+        alone = np.array([isinstance(value, str) and _is_alone(value) for value in column], np.bool_)
+        return [_shown(value) if isinstance(value, str) else value for value in column], alone
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column, np.zeros(len(column), np.bool_)
-    alone = pc.fill_null(pc.match_substring_regex(column, _DIGITS_ALONE), fill_value=False)
-    return pc.replace_substring_regex(column, f"^{_OF_DMS}", re.escape(_OF_POSTGRES)), np.asarray(alone)
+    alone = pc.match_substring_regex(column, _ALONE)
+    return pc.replace_substring_regex(column, _OF_DMS, _OF_POSTGRES), np.asarray(pc.fill_null(alone, fill_value=False))
 
 
 @cache
@@ -46,8 +48,17 @@ def _is_of_octets(type_name: str) -> bool:
 
 
 def _digits(name: str, text: str) -> str:
-    if re.match(_DIGITS_ALONE, text):
+    if _is_alone(text):
         raise Undecodable(
-            f"has what may be hexadecimal digits or base64 in {name}; expected 0x before them: set NoHexPrefix to false"
+            f"has what may be hexadecimal digits or base64 in {name}; expected 0x before them: set NoHexPrefix of a "
+            "stream to false, or DataFormat of files to parquet"
         )
-    return _OF_POSTGRES + text.removeprefix(_OF_DMS) if text.startswith(_OF_DMS) else text
+    return _shown(text)
+
+
+def _is_alone(text: str) -> bool:
+    return re.search(_ALONE, text) is not None
+
+
+def _shown(text: str) -> str:
+    return re.sub(_OF_DMS, _OF_POSTGRES, text)

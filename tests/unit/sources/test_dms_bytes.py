@@ -1,5 +1,6 @@
 """Bytes in change files of AWS DMS: hexadecimal digits behind 0x. Digits alone may be base64, too."""
 
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ from tests.support.change_files import ChangeFolder
 from tests.unit.sources.test_change_files import KINDS
 
 TABLE = {"name": "shop.public.orders", "id": ["id"], "columns": {"id": "bytea", "octets": "bytea", "name": "text"}}
-GOOD = {"0x": b"", "0x010203": b"\1\2\3", "0xABcdef01": b"\xab\xcd\xef\1", r"\x0102": b"\1\2", "AP8=": b"\0\xff"}
+GOOD = {
+    "0x": b"",
+    "0x010203": b"\1\2\3",
+    "0xABcdef01": b"\xab\xcd\xef\1",
+    r"\x0102": b"\1\2",
+    "AP8=": b"\0\xff",
+    "0x0AAQAAAAAAAAAAAA==": b64decode("0x0AAQAAAAAAAAAAAA=="),
+}
 
 
 def row(number: int, octets: str, operation: str = "I", **more: str | None) -> dict[str, Any]:
