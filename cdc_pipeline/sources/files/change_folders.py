@@ -151,7 +151,7 @@ class ChangeFolders:
             return read_line(text)
         if self.settings.format == "datastream":
             return datastream_event(text, table.table)
-        return row_event(text, table.table, table.columns, self.settings)
+        return row_event(text, table, self.settings)
 
     def _layout(self, table: TableSettings | None) -> FileLayout:
         columns = () if table is None else csv_columns(self.settings, table.columns)

@@ -20,9 +20,12 @@ _ALONE, _OF_DMS = f"^{_DIGITS}+$", f"^0x({_DIGITS}*)$"
 _OF_POSTGRES = r"\\x\1"
 
 
-def octet_columns(types: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the columns of bytes. `types`: of each column, as pipeline.yml declares them."""
-    return tuple(name for name, type_ in types.items() if _is_of_octets(type_))
+def octet_columns(types: Mapping[str, str], key: Collection[str] = ()) -> tuple[str, ...]:
+    """Returns the columns of bytes. `types`: of each column, as pipeline.yml declares them.
+
+    `key`: for a delete, the columns of the table's id, if it has one: the others are not needed.
+    """
+    return tuple(name for name, type_ in types.items() if _is_of_octets(type_) and (not key or name in key))
 
 
 def with_octets(row: Fields, names: Collection[str]) -> Fields:
@@ -50,15 +53,16 @@ def _is_of_octets(type_name: str) -> bool:
 def _digits(name: str, text: str) -> str:
     if _is_alone(text):
         raise Undecodable(
-            f"has what may be hexadecimal digits or base64 in {name}; expected 0x before them: set NoHexPrefix of a "
-            "stream to false, or DataFormat of files to parquet"
+            f"has what may be hexadecimal digits or base64 in {name}; expected 0x before them: set NoHexPrefix to "
+            "false (files lack it: set DataFormat to parquet)"
         )
     return _shown(text)
 
 
 def _is_alone(text: str) -> bool:
-    return re.search(_ALONE, text) is not None
+    return re.fullmatch(_ALONE, text) is not None
 
 
 def _shown(text: str) -> str:
-    return re.sub(_OF_DMS, _OF_POSTGRES, text)
+    found = re.fullmatch(_OF_DMS, text)
+    return text if found is None else found.expand(_OF_POSTGRES)

@@ -139,9 +139,7 @@ class RowBlocks:
 
     def _typed(self, part: RecordColumns, placed: PlacedBlock, table: TableSettings) -> _TypedRows | None:
         """Returns the rows that can be decoded column by column; None if there are none."""
-        images = row_images(
-            part.columns, len(part.rows), declared=table.columns, source=self._source, written=placed.written
-        )
+        images = row_images(part.columns, len(part.rows), table=table, source=self._source, written=placed.written)
         like = self._like(images, table)
         if like is None:
             return None

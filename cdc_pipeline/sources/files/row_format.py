@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
@@ -47,10 +48,8 @@ def order_fields(count: int) -> tuple[str, ...]:
     return tuple(f"{ORDER}.{number}" for number in range(count))
 
 
-def row_event(
-    text: bytes, table: TableName, columns: Mapping[str, str], source: ChangeFilesSource
-) -> EnvelopeEvent | Skipped:
-    """Returns the event of one row. `columns`: those that pipeline.yml declares, by type. Raises Undecodable."""
+def row_event(text: bytes, table: TableSettings, source: ChangeFilesSource) -> EnvelopeEvent | Skipped:
+    """Returns the event of one row. Raises Undecodable."""
     record = read_record(text)
     if record is None:
         return Skipped(kind="blank line")
@@ -58,12 +57,12 @@ def row_event(
     operation = "insert" if named is None else _operation(record, named, source)
     if operation == "ignore":
         return Skipped(kind="row with an ignored operation")
-    old = {name: record[name] for name in old_names(record, source.before_prefix, columns)}
-    own = own_columns(source) - set(columns)
+    old = {name: record[name] for name in old_names(record, source.before_prefix, table.columns)}
+    own = own_columns(source) - set(table.columns)
     row: Fields = {name: value for name, value in record.items() if name not in own and name not in old}
     old_row: Fields = {name.removeprefix(source.before_prefix): value for name, value in old.items()}
     if source.format == "dms":
-        octets = octet_columns(columns)
+        octets = octet_columns(table.columns, table.id if operation == "delete" else ())
         row, old_row = with_octets(row, octets), with_octets(old_row, octets)
     before = shown_before(old_row)
     images = {
@@ -73,7 +72,7 @@ def row_event(
         "truncate": (None, None),
     }
     return table_event(
-        table,
+        table.table,
         operation=_OPERATIONS[operation],
         images=images[operation],
         order=[_ordering(record, name) for name in source.order_by],

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
@@ -43,9 +44,10 @@ class RowImages:
 
 
 def row_images(
-    columns: Mapping[str, Column], rows: int, *, declared: Mapping[str, str], source: ChangeFilesSource, written: int
+    columns: Mapping[str, Column], rows: int, *, table: TableSettings, source: ChangeFilesSource, written: int
 ) -> RowImages:
-    """`declared`: the columns that pipeline.yml lists, by type. `written`: the time of rows without one."""
+    """`written`: the time of rows without one."""
+    declared = table.columns
     named, timed = operation_column(source), source.time_column
     operations = np.zeros(rows, dtype=np.int64) if named is None else _operations(columns.get(named), rows, source)
     times = np.full(rows, written) if timed is None else _times(columns.get(timed), rows, written)
@@ -58,7 +60,8 @@ def row_images(
     if source.format == "dms":
         for name in row.keys() & {*octet_columns(declared)}:
             row[name], refused = whole_octets(row[name])
-            simple &= ~refused
+            is_spared = bool(table.id) and name not in table.id
+            simple &= ~refused | (is_spared & (operations == DELETE))
     else:
         simple &= ~_hides(row.values(), rows)
     return RowImages(operations=operations, times=times, simple=simple, row=row)

@@ -1,12 +1,13 @@
 """Decodes the records that AWS DMS writes to a stream: JSON with data and metadata -> a change event."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, printable
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
-from cdc_pipeline.sources.files.dms_octets import with_octets
+from cdc_pipeline.sources.files.dms_octets import octet_columns, with_octets
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.row_format import shown_before, time_of
 
@@ -15,17 +16,17 @@ _TRUNCATE = "truncate-table"
 _MICROSECONDS = 1_000
 
 
-Octets = Mapping[tuple[str, str], Collection[str]]
-"""The columns of bytes of each table, by its schema and name."""
+Tables = Mapping[tuple[str, str], TableSettings]
+"""The tables of pipeline.yml by their schema and name."""
 
 
-def dms_content(raw: SourceLine, octets: Octets) -> Content:
+def dms_content(raw: SourceLine, tables: Tables) -> Content:
     """Returns the content of a record, or why it cannot be read. Raises nothing for a damaged one."""
-    found: EnvelopeEvent | Skipped | LineRefused = attempt(lambda: dms_event(raw.text, octets))
+    found: EnvelopeEvent | Skipped | LineRefused = attempt(lambda: dms_event(raw.text, tables))
     return found
 
 
-def dms_event(text: bytes, octets: Octets) -> EnvelopeEvent | Skipped:
+def dms_event(text: bytes, tables: Tables) -> EnvelopeEvent | Skipped:
     """Returns the event of one record. A record of a DMS task that changes no row is skipped. Raises Undecodable."""
     record = read_record(text)
     if record is None:
@@ -45,7 +46,8 @@ def dms_event(text: bytes, octets: Octets) -> EnvelopeEvent | Skipped:
         raise Undecodable(f"has the unknown operation {printable(repr(name))}")
     if not isinstance(data, dict):
         raise Undecodable("has no data: the row is missing")
-    names = octets.get((str(metadata.get("schema-name")), str(metadata.get("table-name"))), ())
+    table = tables.get((str(metadata.get("schema-name")), str(metadata.get("table-name"))))
+    names = () if table is None else octet_columns(table.columns, table.id if operation == "d" else ())
     before, data = record.get("before-image"), with_octets(data, names)
     old = shown_before(with_octets(before, names)) if isinstance(before, dict) else None
     images = ({**data, **(old or {})}, None) if operation == "d" else (old, data)

@@ -13,7 +13,6 @@ from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
-from cdc_pipeline.sources.files.dms_octets import octet_columns
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.kept import surveyed_shards
 from cdc_pipeline.sources.kinesis.opening import ShardOpening
@@ -96,14 +95,14 @@ def kinesis_source(
 ) -> ShardSource:
     """Builds the source for streams of Kinesis. `stream`: the pipeline's name."""
     is_dms = settings.format == "dms"
-    octets = {(table.table.schema, table.table.table): octet_columns(table.columns) for table in tables}
+    named = {(table.table.schema, table.table.table): table for table in tables}
     return ShardSource(
         stream=stream,
         kind=settings.kind,
         tables=tables,
         stream_of=settings.stream_of,
         connect=connect,
-        decode_line=partial(dms_content, octets=octets) if is_dms else debezium_content,
+        decode_line=partial(dms_content, tables=named) if is_dms else debezium_content,
         begins_kept=settings.begin == "kept",
         pause=timedelta(seconds=1) / settings.reads_per_second,
         unfit={table.table: _UNTYPED for table in tables if is_dms and not (table.columns and table.id)},

@@ -264,6 +264,8 @@ def test_bytes_of_dms_are_the_digits_behind_0x_and_digits_alone_are_quarantined(
     feed = dms_feed(tmp_path, store_url, {**TABLES[0], "columns": {"id": "int", "note": "bytea"}})
     for number, text in enumerate(("0x010203", "0x01", "AABBCCDD", None)):
         feed.streams.put("task", dms("insert", {"id": number, "note": text}))
+    feed.streams.put("task", dms("insert", {"id": 4, "note": "0x04"}))
+    feed.streams.put("task", dms("delete", {"id": 4, "note": "04"}))
     feed.consume()
     assert repr(feed.notes(ORDERS)) == repr({0: b"\1\2\3", 1: b"\1", 3: None})
     (kept,) = feed.shown("quarantine")

@@ -59,3 +59,18 @@ def test_other_formats_keep_base64_that_begins_so(tmp_path: Path) -> None:
     folder = ChangeFolder(folder=tmp_path, source={"format": "upserts"}, tables=(TABLE,))
     folder.write("orders/1.jsonl", KINDS[".jsonl"]([{"id": "AA==", "octets": "0x01"}]))
     assert [each["octets"] for _, each in folder.read().changes] == [b"\xd3\x1d\x35"]
+
+
+@pytest.mark.parametrize("suffix", KINDS)
+@pytest.mark.parametrize("order_by", [[], ["name"]])
+@pytest.mark.parametrize("more", [{}, {"BI_id": "0x0000", "BI_octets": "01"}])
+def test_a_delete_needs_the_bytes_of_its_id_alone(
+    tmp_path: Path, suffix: str, order_by: list[str], more: dict[str, str]
+) -> None:
+    """Left out, the row would stay in the lake."""
+    folder = ChangeFolder(folder=tmp_path, source={"format": "dms", "order_by": order_by}, tables=(TABLE,))
+    rows = [row(0, "01", "D", **more), {**row(0, "0x02", "D", **more), **dict.fromkeys(["id", *more], "01")}]
+    folder.write("public/orders/1" + suffix, KINDS[suffix](rows))
+    read = folder.read()
+    assert [(operation, each["id"]) for operation, each in read.changes] == [("d", b"\0\0")]
+    assert ["hexadecimal digits or base64 in id" in unfit.reason for unfit in read.unfit] == [True]
