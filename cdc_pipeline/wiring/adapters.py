@@ -133,6 +133,7 @@ def open_exported_files(
         leading=() if time_column is None else (time_column,),
         only=only,
         of_postgres=isinstance(source, PostgresSource),
+        of_dms=full_load is not None,
         on_step=on_step,
     )
 

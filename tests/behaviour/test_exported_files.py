@@ -161,3 +161,21 @@ def test_rows_keep_their_places_beside_blank_lines_and_rows_that_do_not_fit(obje
         for time in range(times)
         for row, (line, why) in reasons.items()
     ]
+
+
+OCTETS = TableSchema(columns=(Column(name="id", type="int8"), Column(name="octets", type="bytea")), key=("id",))
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".csv", csv_text), (".jsonl", json_lines), (".parquet", parquet_bytes)])
+@pytest.mark.parametrize("times", [1, 20], ids=["few", "many"])
+def test_bytes_of_a_full_load_of_dms_are_those_of_its_changes(
+    objects: ObjectStore, suffix: str, write: Callable[[Sequence[dict[str, Any]]], bytes], times: int
+) -> None:
+    """As base64, which they may be by chance, they would be other bytes."""
+    texts = ["0x010203AB", "AABBCCDD", "AP8=", None]
+    rows = [{"id": number, "octets": text} for number, text in enumerate(texts * times)]
+    objects.put_if_absent(f"LOAD1{suffix}", write(rows))
+    files = ExportedFiles(objects=objects, csv=CsvSettings(), of_dms=True, on_step=no_step)
+    (block,) = files.rows(TABLE, OCTETS)
+    assert block.rows["octets"].to_pylist() == [b"\1\2\3\xab", None, b"\0\xff", None] * times
+    assert [(row.row, row.column) for row in block.unfit_rows] == [(4 * time + 1, "octets") for time in range(times)]

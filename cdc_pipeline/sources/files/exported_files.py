@@ -38,7 +38,8 @@ class ExportedFiles:
 
     `only`: the key of the one file to read, or a pattern of names right below the root; "" for all files. `leading`:
     columns before those of the table in a CSV file without a header. A value is read as one of a change file is.
-    `of_postgres`: but arrays and bits in CSV files are read as PostgreSQL's COPY writes them.
+    `of_postgres`: but arrays and bits in CSV files are read as PostgreSQL's COPY writes them. `of_dms`: but bytes
+    are read as AWS DMS writes them.
     """
 
     objects: ObjectStore
@@ -46,6 +47,7 @@ class ExportedFiles:
     leading: tuple[str, ...] = ()
     only: str = ""
     of_postgres: bool = False
+    of_dms: bool = False
     on_step: OnStep
 
     def columns(self, table: KnownTable) -> tuple[Column, ...]:
@@ -94,7 +96,7 @@ class ExportedFiles:
                     first = file.line + 1
                     with step(self.on_step, "source_file.read"):
                         block = file.take_block(_BLOCK_BYTES)
-                    found = exported_rows(block, schema, unit, first, by_copy=by_copy)
+                    found = exported_rows(block, schema, unit, first, by_copy=by_copy, of_dms=self.of_dms)
                     if found.names is not None and not is_checked:
                         _check_columns(file.key, found.names, schema)
                         is_checked = True

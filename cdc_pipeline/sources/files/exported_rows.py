@@ -15,9 +15,12 @@ from cdc_pipeline.record import TableSchema
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.debezium.envelope import Fields
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
+from cdc_pipeline.sources.files.dms_octets import whole_octets
 from cdc_pipeline.sources.files.record_blocks import RecordBlock, read_record, record_line
 from cdc_pipeline.sources.files.record_values import Column, parsed_column
+from cdc_pipeline.sources.files.row_images import without_rows
 from cdc_pipeline.types import Parsed, arrow_schema, parse_foreign_text, resolve
+from cdc_pipeline.types.masks import either
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +41,14 @@ class _Part:
 
 
 def exported_rows(
-    block: RecordBlock, schema: TableSchema, unit: str, first: int, *, by_copy: bool = False
+    block: RecordBlock, schema: TableSchema, unit: str, first: int, *, by_copy: bool = False, of_dms: bool = False
 ) -> ExportedRows:
     """Leaves out blank lines. `unit`: the file, and whether lines or rows are counted. `first`: the first record's.
 
-    `by_copy`: the values are texts, of arrays and bits as PostgreSQL's COPY writes them.
+    `by_copy`: the values are texts, of arrays and bits as PostgreSQL's COPY writes them. `of_dms`: bytes are as AWS
+    DMS writes them.
     """
-    part_of = partial(_part, schema=schema, by_copy=by_copy)
+    part_of = partial(_part, schema=schema, by_copy=by_copy, of_dms=of_dms)
     typed = attempt(lambda: [part_of(found.rows, found.columns) for found in block.columns()])
     parts = [] if isinstance(typed, LineRefused) else typed
     others = set(range(block.rows)).difference(*(part.numbers.tolist() for part in parts))
@@ -77,15 +81,23 @@ def exported_rows(
 
 
 def _part(
-    numbers: npt.NDArray[np.int64], columns: Mapping[str, Column], schema: TableSchema, *, by_copy: bool
+    numbers: npt.NDArray[np.int64], columns: Mapping[str, Column], schema: TableSchema, *, by_copy: bool, of_dms: bool
 ) -> _Part:
-    parsed = [
-        (_copied_column if by_copy and _is_copied_apart(column.type) else parsed_column)(
-            columns.get(column.name, [None] * len(numbers)), column.type
-        )
-        for column in schema.columns
-    ]
+    parsed = list[Parsed]()
+    for column in schema.columns:
+        parse = parsed_column
+        if by_copy and _is_copied_apart(column.type):
+            parse = _copied_column
+        elif of_dms and column.type == "bytea":
+            parse = _dms_column
+        parsed.append(parse(columns.get(column.name, [None] * len(numbers)), column.type))
     return _Part(numbers=numbers, names=columns.keys(), columns=parsed)
+
+
+def _dms_column(column: Column, type_name: str) -> Parsed:
+    octets, alone = whole_octets(column)
+    parsed = parsed_column(without_rows(octets, alone), type_name)
+    return Parsed(values=parsed.values, unfit=either(pa.array(alone), parsed.unfit))
 
 
 def _is_copied_apart(type_name: str) -> bool:

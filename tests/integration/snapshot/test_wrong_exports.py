@@ -110,3 +110,15 @@ def test_a_damaged_export_fails_the_snapshot_and_says_to_run_it_again(
         (taken,) = take_snapshot(pipeline, [ORDERS], export=export_at(str(tmp_path / "export"), "start"))
     assert taken.state == "failed"
     assert "bring the whole file under the same name; then run cdc snapshot again" in (taken.error or "")
+
+
+def test_digits_alone_in_a_full_load_of_dms_are_withheld_as_in_its_changes(tmp_path: Path, store_url: str) -> None:
+    columns = {"id": "bigint", "name": "text", "amount": "bytea"}
+    source = {"format": "dms", "folder": "{schema}/{table}"}
+    tables = ExportedTables(folder=tmp_path, store_url=store_url, source=source, columns=columns)
+    tables.write("files/public/orders/LOAD1.csv", "id,name,amount\n1,Ada,0x010203AB\n2,Bob,AABBCCDD\n")
+    tables.write("files/public/orders/1.csv", "Op,id,name,amount\n")
+    with tables.opened() as pipeline:
+        pipeline.source_setup().set_up()
+        assert take(pipeline, tmp_path / "files/public/orders/LOAD1.csv", "start") == ("published", 1)
+        assert shown(pipeline) == [(1, "Ada", str(b"\1\2\3\xab"))]
