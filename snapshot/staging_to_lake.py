@@ -92,7 +92,7 @@ class StagingToLake:
             known = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             if known.state is not SnapshotState.PUBLISHING:
                 return known
-            if _is_of_files(snapshot):
+            if _is_of_files(snapshot) and not self._is_in_lake(snapshot):
                 self._check_ids(snapshot, compacted)
             published = publish(
                 self.work,
@@ -119,12 +119,15 @@ class StagingToLake:
         know as published. Raises LeaseBusy while another process works on the table: it may be publishing.
         """
         with self.work.leased(snapshot.table_id):
-            fence = self.work.lake.read_fence(self.table(snapshot))
-            if fence is not None and fence.snapshot_id == snapshot.snapshot_id:
+            if self._is_in_lake(snapshot):
                 return self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             return self.work.store.snapshots.set_snapshot_state(
                 snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=SnapshotState.PUBLISHING
             )
+
+    def _is_in_lake(self, snapshot: Snapshot) -> bool:
+        fence = self.work.lake.read_fence(self.table(snapshot))
+        return fence is not None and fence.snapshot_id == snapshot.snapshot_id
 
     def _check_ids(self, snapshot: Snapshot, compacted: Sequence[SnapshotTask]) -> None:
         """Raises SnapshotError if several rows have one id. In a database none has; exported files may overlap."""

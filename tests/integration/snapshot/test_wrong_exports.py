@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.areas import STAGING_AREA
 from cdc_pipeline.errors import SettingsError, SnapshotError
 from snapshot.wiring import export_at
+from tests.crash.failpoint import Crash
 from tests.crash.world import take_snapshot
-from tests.integration.snapshot.test_exports import ORDERED, ORDERS, PUBLISHED, shown, take
+from tests.integration.snapshot.test_exports import ORDERED, ORDERS, PUBLISHED, at, shown, take
 from tests.support.exports import ExportedTables
 from tests.support.s3 import BUCKET, s3_objects
+from tests.support.streams import run_sql
 
 
 @pytest.mark.parametrize("table", [{}, {"partition_by": [{"column": "name"}]}], ids=["plain", "data partitions"])
@@ -122,3 +125,20 @@ def test_digits_alone_in_a_full_load_of_dms_are_withheld_as_in_its_changes(tmp_p
         pipeline.source_setup().set_up()
         assert take(pipeline, tmp_path / "files/public/orders/LOAD1.csv", "start") == ("published", 1)
         assert shown(pipeline) == [(1, "Ada", str(b"\1\2\3\xab"))]
+
+
+def test_a_snapshot_that_the_lake_has_already_is_published_without_a_look_at_its_ids(
+    tmp_path: Path, store_url: str
+) -> None:
+    """It can be neither withdrawn nor marked as failed, so whatever the look would find could only hold it up."""
+    tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED)
+    tables.write("export/a.csv", "id,name,amount\n1,Ada,1.50\n")
+    with tables.opened() as pipeline:
+        pipeline.source_setup().set_up()
+    with pytest.raises(Crash), tables.opened(at("snapshot.publish")) as pipeline:
+        take(pipeline, tmp_path / "export", "start")
+    run_sql(store_url, "UPDATE cdc.lease SET expires_at = clock_timestamp()")
+    with tables.opened() as pipeline:
+        pipeline.objects.delete_all([file.key for file in pipeline.objects.list_prefix(STAGING_AREA)])
+        assert take(pipeline, tmp_path / "export", "start") == PUBLISHED
+        assert shown(pipeline) == [(1, "Ada", "1.50")]
