@@ -130,14 +130,18 @@ class StagingToLake:
         return fence is not None and fence.snapshot_id == snapshot.snapshot_id
 
     def _check_ids(self, snapshot: Snapshot, compacted: Sequence[SnapshotTask]) -> None:
-        """Raises SnapshotError if several rows have one id. In a database none has; exported files may overlap."""
+        """Raises SnapshotError if several rows have one id. In a database none has; exported files may overlap.
+
+        Only the log has the id's values: the error is shown to people who may not see a row.
+        """
         table = self.table(snapshot)
         staged = [key for task in compacted for key in input_of(task, StagedPartition).staged_keys]
         found = self.work.lake.repeated_id(table, staged) if table.schema.key else None
         if found is not None:
             values = ", ".join(f"{name} = {value}" for name, value in zip(table.schema.key, found, strict=True))
+            log.error("several exported rows have one id", snapshot_id=snapshot.snapshot_id, id=f"{values:.300}")
             raise SnapshotError(
-                f"the id {values:.300} is in several rows of the exported files",
+                f"a value of the id ({', '.join(table.schema.key)}) is in several rows of the exported files",
                 expected="one row per id, from files that do not overlap",
                 remedy="name the files of one export with --from, or list the whole id of the table in pipeline.yml",
             )
