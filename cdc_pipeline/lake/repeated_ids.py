@@ -22,9 +22,10 @@ def repeated_of_few(
 ) -> list[tuple[object, ...]] | None:
     """Returns an id that is there more than once, if there is one. `ids`: the columns of the id.
 
-    Returns None if Spark has to look: if the rows are too many, or if Arrow cannot compare the ids.
+    Returns None if Spark has to look: if the rows are too many, or if Arrow does not compare the ids as the lake does,
+    such as 0.0 and -0.0.
     """
-    if any(pa.types.is_nested(column.type) for column in arrow_schema(ids)):
+    if any(pa.types.is_nested(column.type) or pa.types.is_floating(column.type) for column in arrow_schema(ids)):
         return None
     rows = staged_rows(store, ids, staged_keys)
     if rows is None:
