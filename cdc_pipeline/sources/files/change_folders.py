@@ -159,7 +159,9 @@ class ChangeFolders:
 
     def _texts(self, table: TableSettings | None) -> frozenset[str]:
         declared = {} if table is None else table.columns
-        return own_columns(self.settings) | text_columns(declared)
+        texts = text_columns(declared)
+        old = {self.settings.before_prefix + name for name in texts}.difference(declared)
+        return own_columns(self.settings) | texts | old
 
 
 def _of_json(table: TableSettings) -> SourceError | None:

@@ -194,6 +194,29 @@ def test_a_duration_that_microseconds_cannot_hold_is_quarantined_alone(tmp_path:
     assert values_of(tmp_path / "longer", longer, "int8") == [[1_000_000]]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "rest"),
+    [
+        (pa.array([1, 2], pa.duration("ms")), pa.array([1, 3], pa.duration("ms")), {}),
+        (pa.array([b"1000", b"2000"]), pa.array([b"1000", b"3000"]), {}),
+        (pa.array([b"AAE=", b"AAI="]), pa.array([b"1000", b"3000"]), {"BI_id": "bytea"}),
+    ],
+    ids=["durations", "bytes of texts", "a column of the table"],
+)
+def test_a_column_of_the_old_row_is_read_as_that_of_the_row(
+    tmp_path: Path, old: pa.Array, new: pa.Array, rest: dict[str, str]
+) -> None:
+    folder = folder_with(tmp_path, {"Op": pa.array(["U", "U"]), "id": new, "BI_id": old})
+    (table,) = folder.tables
+    read = replace(folder, tables=({**table, "columns": {"id": "int8", **rest}},)).read()
+    moved = [("u", 1000), ("u", 3000)] if rest else [("u", 1000), ("d", 2000), ("m", 3000)]
+    assert (sorted((row["id"], operation) for operation, row in read.changes), read.unfit) == (
+        sorted((id_, operation) for operation, id_ in moved),
+        [],
+    )
+    assert [row["BI_id"] for _, row in read.changes if rest] == (old.to_pylist() if rest else [])
+
+
 @pytest.mark.parametrize("kind", [pa.decimal128(20, 10), pa.decimal256(60, 10)])
 def test_a_small_decimal_is_written_without_an_exponent(tmp_path: Path, kind: pa.DataType) -> None:
     column = pa.array([Decimal(0), Decimal("1e-10"), None, Decimal("12.5")], kind)
