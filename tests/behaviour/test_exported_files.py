@@ -179,3 +179,18 @@ def test_bytes_of_a_full_load_of_dms_are_those_of_its_changes(
     (block,) = files.rows(TABLE, OCTETS)
     assert block.rows["octets"].to_pylist() == [b"\1\2\3\xab", None, b"\0\xff", None] * times
     assert [(row.row, row.column) for row in block.unfit_rows] == [(4 * time + 1, "octets") for time in range(times)]
+
+
+@pytest.mark.parametrize("kind", ["bit", "varbit"])
+@pytest.mark.parametrize("times", [1, 20], ids=["few", "many"])
+def test_what_is_no_bits_does_not_fit_in_what_copy_wrote(objects: ObjectStore, kind: str, times: int) -> None:
+    """Every text would fit the lake, which has bits as texts."""
+    schema = TableSchema(columns=(Column(name="id", type="int8"), Column(name="bits", type=kind)), key=("id",))
+    texts = ["101", "", None, "xyz", "oA==", "0x05", "1 0"]
+    objects.put_if_absent(
+        "a.csv", csv_text([{"id": number, "bits": text} for number, text in enumerate(texts * times)])
+    )
+    files = ExportedFiles(objects=objects, csv=CsvSettings(), of_postgres=True, on_step=no_step)
+    (block,) = files.rows(TABLE, schema)
+    assert block.rows["bits"].to_pylist() == ["101", "", *[None] * 5] * times
+    assert [row.row % 7 for row in block.unfit_rows] == [3, 4, 5, 6] * times

@@ -20,7 +20,7 @@ from cdc_pipeline.sources.files.record_blocks import RecordBlock, read_record, r
 from cdc_pipeline.sources.files.record_values import Column, parsed_column
 from cdc_pipeline.sources.files.row_images import without_rows
 from cdc_pipeline.types import Parsed, arrow_schema, parse_foreign_text, resolve
-from cdc_pipeline.types.masks import either
+from cdc_pipeline.types.masks import either, without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +102,22 @@ def _dms_column(column: Column, type_name: str) -> Parsed:
 
 def _is_copied_apart(type_name: str) -> bool:
     """Whether COPY writes a text that JSON has no value like: an array in braces, bits as digits."""
-    return resolve(type_name).element is not None or type_name.partition("(")[0] in ("bit", "varbit")
+    return resolve(type_name).element is not None or _is_of_bits(type_name)
+
+
+def _is_of_bits(type_name: str) -> bool:
+    return type_name.partition("(")[0] in ("bit", "varbit")
 
 
 def _copied_column(column: Column, type_name: str) -> Parsed:
     if isinstance(column, list):
         octets = [None if value is None else str(value).encode(errors="surrogatepass") for value in column]
         column = pa.array(octets, pa.binary())
-    return parse_foreign_text(column, resolve(type_name))
+    parsed = parse_foreign_text(column, resolve(type_name))
+    if not _is_of_bits(type_name):
+        return parsed
+    odd = pc.invert(pc.fill_null(pc.match_substring_regex(parsed.values, "^[01]*$"), fill_value=True))
+    return Parsed(values=without(parsed.values, odd), unfit=either(parsed.unfit, odd))
 
 
 def _read(block: RecordBlock, numbers: Sequence[int]) -> tuple[dict[int, Fields], dict[int, str]]:
