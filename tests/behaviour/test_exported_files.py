@@ -17,6 +17,7 @@ from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.files.exported_files import ExportedFiles
 from cdc_pipeline.steps import no_step
+from cdc_pipeline.types import text_of
 from tests.support.change_files import csv_text, json_lines, parquet_bytes
 
 TABLE = TableName.parse("shop.public.orders")
@@ -194,3 +195,15 @@ def test_what_is_no_bits_does_not_fit_in_what_copy_wrote(objects: ObjectStore, k
     (block,) = files.rows(TABLE, schema)
     assert block.rows["bits"].to_pylist() == ["101", "", *[None] * 5] * times
     assert [row.row % 7 for row in block.unfit_rows] == [3, 4, 5, 6] * times
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".csv", csv_text), (".jsonl", json_lines), (".parquet", parquet_bytes)])
+@pytest.mark.parametrize("kind", ["date", "numeric(12,2)", "int4[]", "shop.mood", "bytea"])
+def test_a_column_that_is_kept_as_text_is_read_as_one(
+    objects: ObjectStore, suffix: str, write: Callable[[Sequence[dict[str, Any]]], bytes], kind: str
+) -> None:
+    schema = TableSchema(columns=(Column(name="id", type="int8"), Column(name="text", type=text_of(kind))), key=("id",))
+    objects.put_if_absent(f"a{suffix}", write([{"id": 1, "text": "0044-02-01 BC"}, {"id": 2, "text": None}]))
+    files = ExportedFiles(objects=objects, csv=CsvSettings(), of_postgres=True, on_step=no_step)
+    (block,) = files.rows(TABLE, schema)
+    assert (block.rows["text"].to_pylist(), block.unfit_rows) == (["0044-02-01 BC", None], ())

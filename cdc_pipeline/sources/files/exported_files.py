@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
@@ -81,6 +81,7 @@ class ExportedFiles:
 
     def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
         """Holds one block of rows. Raises SnapshotError if the file has changed, or lacks a column of the table."""
+        schema = _with_texts(schema)
         for each in self.parts(table, 0) if part is None else [part]:
             self._check_same(each)
             texts = text_columns({column.name: column.type for column in schema.columns})
@@ -163,6 +164,12 @@ class ExportedFiles:
                 expected="files that stay as they are until the snapshot is published",
                 remedy="run cdc snapshot again once the export is complete",
             )
+
+
+def _with_texts(schema: TableSchema) -> TableSchema:
+    """Returns the schema with columns that are kept as the source's texts (`text(date)`) as columns of texts."""
+    columns = (replace(column, type="text") if column.type.startswith("text(") else column for column in schema.columns)
+    return replace(schema, columns=tuple(columns))
 
 
 def _check_columns(key: str, names: Collection[str], schema: TableSchema) -> None:
