@@ -75,7 +75,7 @@ class ExportedFiles:
         filesystem, root = self.objects.filesystem()
         paths = {f"{root}/{found.key}" for found in self._files()}
         with step(self.on_step, "source_file.read"):
-            infos = filesystem.get_file_info(FileSelector(root, recursive=True))
+            infos = filesystem.get_file_info([*paths] if self.only else FileSelector(root, recursive=True))
         times = [info.mtime_ns or 0 for info in infos if info.path in paths]
         return EPOCH + (min(times) // 1_000) * _MICROSECOND
 
@@ -140,7 +140,7 @@ class ExportedFiles:
         return files
 
     def _named(self) -> list[ObjectInfo]:
-        """Returns the one file if it is named, without a look at those beside it."""
+        """Returns the one file if it is named, without a list of those beside it."""
         try:
             return [self.objects.head(self.only)] if self.only else []
         except ObjectMissing:
