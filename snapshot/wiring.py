@@ -95,7 +95,7 @@ def export_at(place: str, as_of: str, *, header: bool | None = None) -> Export:
     if "://" in path and not place.startswith("s3://"):
         raise UsageError(
             f"--from {place!r} is of an unknown kind",
-            expected="a folder, a file, file:///folder or s3://bucket/prefix",
+            expected="a folder, a file, file:///folder or s3://bucket/folder",
             remedy="copy the files to one of these places",
         )
     folder, _, last = path.rstrip("/").rpartition("/")

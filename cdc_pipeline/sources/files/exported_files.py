@@ -121,7 +121,7 @@ class ExportedFiles:
             raise SnapshotError(
                 f"{self.objects.url} holds no file{f' {self.only}' if self.only else ''}",
                 expected="the files of the export",
-                remedy="correct --from: a folder, a file, s3://bucket/prefix, or one of these with a pattern of names",
+                remedy="correct --from: a folder, a file, s3://bucket/folder, or a pattern of file names in one folder",
             )
         strange = next(filter(None, (unreadable_name(found.key) for found in files)), None)
         if strange is not None:

@@ -164,7 +164,7 @@ def _no_room(key: str, error: BaseException | None) -> SourceError:
     """Returns an error of this file alone: smaller files of other folders may have room."""
     return SourceError(
         f"the file {key} finds no room in the folder for temporary files: {error!s:.300}",
-        remedy="make room there, or set TMPDIR to a folder that has it; reading goes on with it",
+        remedy="set another TMPDIR, or make room in this folder for the whole file; reading goes on with it",
     )
 
 

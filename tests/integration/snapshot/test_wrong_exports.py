@@ -83,6 +83,8 @@ def test_an_export_in_a_bucket_is_a_folder_a_file_or_a_pattern_of_names_in_one_f
                 assert [row[0] for row in shown(pipeline)] == ids, place
         with pytest.raises(SnapshotError, match="holds no file ord; expected the files of the export"):
             take(pipeline, f"s3://{BUCKET}/{s3_prefix}/ord", "start")
+        with pytest.raises(SnapshotError, match=r"holds no file ord\*; .* or a pattern of file names in one folder"):
+            take(pipeline, f"{tmp_path}/export/ord*", "start")
         with pytest.raises(SettingsError, match=r"create it, or correct its name: .* or in --from"):
             take(pipeline, "s3://cdc-no-such-bucket/orders", "start")
 
