@@ -197,7 +197,7 @@ def read_shapes(
     return {name: _shape(columns, as_text.get(name, ())) for name, columns in found.items()}
 
 
-def read_definitions(connection: "Connection[Any]", names: Collection[TableName]) -> dict[str, str]:
+def read_definitions(connection: "Connection[Any]", names: Collection[TableName]) -> dict[TableName, str]:
     """Returns a text by table that changes whenever the table is altered.
 
     An ALTER that leaves the columns as they are, or makes the same ones again, changes only the table's create time,
@@ -205,7 +205,7 @@ def read_definitions(connection: "Connection[Any]", names: Collection[TableName]
     """
     wanted = {(name.schema, name.table): name for name in names}
     altered, columns = (_of(connection, query, wanted) for query in (_ALTERED, _COLUMNS))
-    return {str(name): sha256(repr((found, columns.get(name))).encode()).hexdigest() for name, found in altered.items()}
+    return {name: sha256(repr((found, columns.get(name))).encode()).hexdigest() for name, found in altered.items()}
 
 
 def read_size(connection: "Connection[Any]", name: TableName) -> int:

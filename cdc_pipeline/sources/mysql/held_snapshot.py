@@ -13,6 +13,7 @@ from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from threading import Event, Lock, Thread
@@ -27,7 +28,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.mysql.catalogue import read_definitions
 from cdc_pipeline.sources.mysql.dialect import dialect_at
-from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, rows, session
+from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, quoted, rows, session
 from cdc_pipeline.steps import OnStep, step
 
 _BLOCK_BYTES = 8 << 20
@@ -52,7 +53,8 @@ def hold_snapshot(
             with session(address) as other:
                 definitions = read_definitions(other, tables)
             place = dialect_at(connection).begin_snapshot(connection)
-            rows(connection, "SET @definitions = %s", (json.dumps(definitions),))
+            for name, definition in definitions.items():
+                rows(connection, f"SET {_definition_of(name)} = %s", (definition,))
         taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
         key = secrets.token_bytes(32)
         with Listener((listen_on, 0), backlog=64, authkey=key) as listener:
@@ -183,11 +185,21 @@ def query_snapshot(exported: str, query: str) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def held_definitions(exported: str) -> dict[str, str]:
-    """Returns what `read_definitions` found right before the snapshot began."""
-    (block,) = query_snapshot(exported, "SELECT @definitions")
-    found: dict[str, str] = json.loads(block.column(0)[0].as_py())
-    return found
+def lock_definition(exported: str, table: TableName) -> str | None:
+    """Reads one row, which locks the definition of the table: nobody can alter it before the snapshot ends.
+
+    Returns what `read_definitions` found right before the snapshot began, or None if its session keeps none. Raises
+    SourceError if the table's rows were written anew behind the snapshot.
+    """
+    one_row = f"SELECT 1 FROM {quoted(table.schema, table.table)} LIMIT 1"
+    (block,) = query_snapshot(exported, f"SELECT {_definition_of(table)}, ({one_row})")
+    found = block.column(0)[0].as_py()
+    return None if found is None else str(found.decode())
+
+
+def _definition_of(table: TableName) -> str:
+    """Returns the variable that keeps the definition of the table. Names of variables have a limit: 64 characters."""
+    return f"@definition_{sha256(str(table).encode()).hexdigest()[:32]}"
 
 
 def is_locked(connection: "Session[Any]", lock: str) -> bool:

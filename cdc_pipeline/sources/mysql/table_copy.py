@@ -1,7 +1,7 @@
 """Copies the tables of a MariaDB or MySQL server as a held snapshot shows them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.event_texts import copied_rows
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
 from cdc_pipeline.sources.mysql.catalogue import MysqlCatalogueTable, read_definitions, read_size, read_tables
-from cdc_pipeline.sources.mysql.held_snapshot import held_definitions, query_snapshot
+from cdc_pipeline.sources.mysql.held_snapshot import lock_definition, query_snapshot
 from cdc_pipeline.sources.mysql.session import MysqlAddress, quoted, session
 from cdc_pipeline.sources.mysql.setup import MARK
 from cdc_pipeline.sources.mysql.shape import TableShape
@@ -34,6 +34,7 @@ class MysqlCopy:
     address: MysqlAddress
     as_text: Mapping[TableName, Sequence[str]]
     on_step: OnStep
+    kept: set[TableName] = field(default_factory=set, init=False)
 
     def columns(self, table: KnownTable) -> tuple[Column, ...]:
         found = self._found(table.name)
@@ -102,22 +103,23 @@ class MysqlCopy:
             return read_tables(connection, [table], self.as_text).get(table)
 
     def _keep(self, table: TableName) -> None:
-        """Reads one row, which locks the definition of the table: nobody can alter it before the snapshot ends.
+        """Locks the definition of a table until the snapshot ends, when this copy first reads the table.
 
         Raises SourceError or SnapshotError if it was altered or truncated behind the snapshot. The server itself
         refuses only a table whose rows were written anew, which an instant ALTER does not do.
         """
-        for _ in query_snapshot(self.exported, f"SELECT 1 FROM {quoted(table.schema, table.table)} LIMIT 1"):
-            pass
-        before = held_definitions(self.exported)
+        if table in self.kept:
+            return
+        before = lock_definition(self.exported, table)
         with step(self.on_step, "source.check"), session(self.address) as connection:
-            now = read_definitions(connection, [table]).get(str(table))
-        if now != before.get(str(table), now):
+            now = read_definitions(connection, [table]).get(table)
+        if now != before:
             raise SnapshotError(
-                f"{table} was altered since the position was taken",
+                f"{table} seems altered since the position was taken",
                 expected="a table that stays as it was at the position until it is read",
                 remedy="run the same command again: it starts over at a new position",
             )
+        self.kept.add(table)
 
     def _bounds(self, table: TableName, column: str) -> tuple[int, int] | None:
         name = quoted(column)
