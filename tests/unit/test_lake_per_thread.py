@@ -17,7 +17,11 @@ class Session:
 
     def __init__(self, opened: "list[Session]") -> None:
         self.is_open = True
+        self.client = self
         opened.append(self)
+
+    def set_retry_policies(self, policies: list[object]) -> None:
+        pass
 
     def stop(self) -> None:
         self.is_open = False

@@ -157,7 +157,7 @@ def test_few_rows_of_a_data_partition_become_the_file_that_spark_writes(
 def test_an_id_that_is_staged_twice_is_the_one_that_spark_finds(
     session: SparkSession, store: LocalObjectStore, name: str
 ) -> None:
-    """In one file and in two, of every type, also beside ids that are staged once."""
+    """In one file and in two, of every type, also beside ids that are staged once. Some types are left to Spark."""
     column = Column(name=name, type=VALUES[name][0])
     table = table_of(TableSchema(columns=(column,), key=(name,)))
     distinct = every_type().select([name]).filter(pc.is_valid(pc.field(name)))
@@ -167,7 +167,8 @@ def test_an_id_that_is_staged_twice_is_the_one_that_spark_finds(
         keys = work_of(store, at, *parts).staged_keys
         assert len(repeated_of_many(session, store, at.schema, keys)) == expected
         few = repeated_of_few(store, at.schema, keys)
-        assert few == (None if pa.types.is_nested(first.schema.types[0]) else [(first[name][0].as_py(),)] * expected)
+        is_left = pa.types.is_nested(first.schema.types[0]) or pa.types.is_floating(first.schema.types[0])
+        assert few == (None if is_left else [(first[name][0].as_py(),)] * expected)
 
 
 def test_spark_is_left_what_only_spark_can_do(store: LocalObjectStore) -> None:
