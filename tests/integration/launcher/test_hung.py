@@ -79,6 +79,13 @@ def is_dead(process: psutil.Process) -> bool:
         return True
 
 
+def kill_with_children(child: "subprocess.Popen[bytes]") -> None:
+    if child.poll() is None:
+        for process in psutil.Process(child.pid).children():
+            process.kill()
+        child.kill()
+
+
 def answers(installation: Installation) -> int:
     return installation.log("web").read_text(encoding="utf-8").count("GET ")
 
@@ -152,13 +159,11 @@ def test_a_question_that_hangs_keeps_nobody_else_from_being_tended(installation:
         return eventually(has_come)
 
     assert comes_to(Condition.HEALTHY)
-    children[-1].kill()
+    kill_with_children(children[-1])
     assert comes_to(Condition.WAITING)
     assert comes_to(Condition.HEALTHY)
     assert hanging.state.condition is Condition.STARTING
     never.set()
     for child in children:
-        for process in psutil.Process(child.pid).children() if child.poll() is None else ():
-            process.kill()
-        child.kill()
+        kill_with_children(child)
         child.wait()
