@@ -70,10 +70,12 @@ class Replay:
         """Replays events of one table and stream partition: one late slice for all with the same columns."""
         refused = self._not_ready(table, entries)
         ready = [entry for entry in entries if entry.quarantine_id not in refused]
+        columns = self.store.tables.known_columns(table.table_id)
+        in_lake = () if table.schema_id is None else columns
         numbers: dict[int, int] = {}
-        for decoded in self._decode(table, ready) if ready else ():
+        for decoded in self._decode(table, columns, ready) if ready else ():
             refused |= decoded.refused
-            changed = self._changed_types(table, decoded.schema)
+            changed = _changed_types(in_lake, decoded.schema)
             if changed:
                 refused |= dict.fromkeys(decoded.fitting, changed)
             elif decoded.fitting:
@@ -90,19 +92,9 @@ class Replay:
             for entry in entries
         ]
 
-    def _changed_types(self, table: SourceTable, schema: TableSchema) -> str:
-        """Describes columns whose type differs from that of the lake, which never changes; "" if there are none."""
-        if table.schema_id is None:
-            return ""
-        known = widest(self.store.tables.known_columns(table.table_id))
-        return ", ".join(
-            f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
-            for before, column in changed_types(known, schema.columns)
-            if before.number == column.number and (column.number is not None or not _holds(before, column))
-        )
-
-    def _decode(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:
-        columns = self.store.tables.known_columns(table.table_id)
+    def _decode(
+        self, table: SourceTable, columns: tuple[Column, ...], entries: Sequence[QuarantineEntry]
+    ) -> Sequence[DecodedEvents]:
         found = self.source.decode_quarantined(
             known_table(self.store, table, columns),
             entries,
@@ -126,6 +118,15 @@ class Replay:
             for entry in entries
             if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
         }
+
+
+def _changed_types(known: Sequence[Column], schema: TableSchema) -> str:
+    """Describes columns whose type differs from that of the lake, which never changes; "" if there are none."""
+    return ", ".join(
+        f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
+        for before, column in changed_types(widest(known), schema.columns)
+        if before.number == column.number and (column.number is not None or not _holds(before, column))
+    )
 
 
 def _holds(in_lake: Column, column: Column) -> bool:

@@ -147,7 +147,7 @@ class ExportedFiles:
             return []
 
     def _is_chosen(self, key: str) -> bool:
-        return self.only in ("", key) or ("/" not in key and fnmatchcase(key, self.only))
+        return not self.only or ("/" not in key and fnmatchcase(key, self.only))
 
     def _check_same(self, part: Document) -> None:
         known = (part["size_bytes"], part["written"])

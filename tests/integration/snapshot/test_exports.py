@@ -280,14 +280,19 @@ def at(name: str) -> Failpoint:
     return Failpoint(Site(name, Moment.AFTER, 1))
 
 
+def die_after(tables: ExportedTables, name: str) -> None:
+    """Takes a snapshot of the folder `export` by a process that dies after a step, until its leases have expired."""
+    with tables.opened() as pipeline:
+        pipeline.source_setup().set_up()
+    with pytest.raises(Crash), tables.opened(at(name)) as pipeline:
+        take(pipeline, tables.folder / "export", "start")
+    run_sql(tables.store_url, "UPDATE cdc.lease SET expires_at = clock_timestamp()")
+
+
 def test_another_export_is_refused_while_one_is_under_way(tmp_path: Path, store_url: str) -> None:
     tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED)
     tables.write("export/a.csv", "id,name,amount\n77,Ada,1.50\n")
-    with tables.opened() as pipeline:
-        pipeline.source_setup().set_up()
-    with pytest.raises(Crash), tables.opened(at("lake_table.create")) as pipeline:
-        take(pipeline, tmp_path / "export", "start")
-    run_sql(store_url, "UPDATE cdc.lease SET expires_at = clock_timestamp()")
+    die_after(tables, "lake_table.create")
     with tables.opened() as pipeline:
         with pytest.raises(SnapshotError, match=r"another snapshot of shop\.public\.orders is under way"):
             take(pipeline, tmp_path / "export", "1")

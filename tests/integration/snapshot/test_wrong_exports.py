@@ -11,12 +11,19 @@ from structlog.testing import capture_logs
 from cdc_pipeline.areas import STAGING_AREA
 from cdc_pipeline.errors import SettingsError, SnapshotError
 from snapshot.wiring import export_at
-from tests.crash.failpoint import Crash
 from tests.crash.world import take_snapshot
-from tests.integration.snapshot.test_exports import ORDERED, ORDERS, PUBLISHED, at, shown, take
+from tests.integration.snapshot.test_exports import ORDERED, ORDERS, PUBLISHED, die_after, shown, take
 from tests.support.exports import ExportedTables
 from tests.support.s3 import BUCKET, s3_objects
-from tests.support.streams import run_sql
+
+
+def failure_of(tables: ExportedTables) -> str:
+    """Why the snapshot of the folder `export` fails."""
+    with tables.opened() as pipeline:
+        pipeline.source_setup().set_up()
+        (taken,) = take_snapshot(pipeline, [ORDERS], export=export_at(str(tables.folder / "export"), "start"))
+    assert taken.state == "failed"
+    return taken.error or ""
 
 
 @pytest.mark.parametrize("table", [{}, {"partition_by": [{"column": "name"}]}], ids=["plain", "data partitions"])
@@ -50,11 +57,8 @@ def test_a_row_where_the_names_of_the_columns_belong_is_no_header(tmp_path: Path
     tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED)
     tables.write("export/xaa.csv", "id,name,amount\n1,Ada,1.50\n2,Bob,2.50\n")
     tables.write("export/xab.csv", last)
+    assert "the file xab.csv has no column " in failure_of(tables)
     with tables.opened() as pipeline:
-        pipeline.source_setup().set_up()
-        (taken,) = take_snapshot(pipeline, [ORDERS], export=export_at(str(tmp_path / "export"), "start"))
-        assert taken.state == "failed"
-        assert "the file xab.csv has no column " in (taken.error or "")
         (tmp_path / "export/xaa.csv").unlink()
         (taken,) = take_snapshot(pipeline, [ORDERS], export=export_at(str(tmp_path / "export"), "start", header=False))
         assert (taken.state, taken.rows) == ("published", 0 if "id" in last else 1)
@@ -116,11 +120,7 @@ def test_a_damaged_export_fails_the_snapshot_and_says_to_run_it_again(
 ) -> None:
     tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED)
     tables.write("export/a.csv.gz", content)
-    with tables.opened() as pipeline:
-        pipeline.source_setup().set_up()
-        (taken,) = take_snapshot(pipeline, [ORDERS], export=export_at(str(tmp_path / "export"), "start"))
-    assert taken.state == "failed"
-    assert "bring the whole file under the same name; then run cdc snapshot again" in (taken.error or "")
+    assert "bring the whole file under the same name; then run cdc snapshot again" in failure_of(tables)
 
 
 def test_digits_alone_in_a_full_load_of_dms_are_withheld_as_in_its_changes(tmp_path: Path, store_url: str) -> None:
@@ -141,11 +141,7 @@ def test_a_snapshot_that_the_lake_has_already_is_published_without_a_look_at_its
     """It can be neither withdrawn nor marked as failed, so whatever the look would find could only hold it up."""
     tables = ExportedTables(folder=tmp_path, store_url=store_url, source=ORDERED)
     tables.write("export/a.csv", "id,name,amount\n1,Ada,1.50\n")
-    with tables.opened() as pipeline:
-        pipeline.source_setup().set_up()
-    with pytest.raises(Crash), tables.opened(at("snapshot.publish")) as pipeline:
-        take(pipeline, tmp_path / "export", "start")
-    run_sql(store_url, "UPDATE cdc.lease SET expires_at = clock_timestamp()")
+    die_after(tables, "snapshot.publish")
     with tables.opened() as pipeline:
         pipeline.objects.delete_all([file.key for file in pipeline.objects.list_prefix(STAGING_AREA)])
         assert take(pipeline, tmp_path / "export", "start") == PUBLISHED
