@@ -175,11 +175,12 @@ class WholeTransactions:
     def _is_overdue(self, since: int) -> bool:
         """Returns whether much newer ENDs were read, and after them all events that the broker had; else asks for them.
 
-        `since`: the time of a record.
+        If no more ENDs can be read, those that were are enough. `since`: the time of a record.
         """
-        if (self._reached.newest - since) * _MICROSECOND >= LONGEST_WAIT:
+        is_full, has_all = not self.has_room_for_records, self._reached.count == self._count
+        if (is_full and has_all) or (self._reached.newest - since) * _MICROSECOND >= LONGEST_WAIT:
             return True
-        if (self._newest - since) * _MICROSECOND >= LONGEST_WAIT:
+        if is_full or (self._newest - since) * _MICROSECOND >= LONGEST_WAIT:
             self.asks_for = ReadEnds(count=self._count, newest=self._newest)
         return False
 

@@ -251,3 +251,19 @@ def test_a_transaction_in_which_the_connector_was_restarted_needs_the_ends_of_it
     add(held, A, event_line(1, 1))
     held.reached_ends(held.asks_for)
     assert shown(held.release()) == {A: ["1.1", "1.1"]}
+
+
+def test_as_many_ends_as_are_kept_give_up_events_that_lack_however_close_in_time_they_are() -> None:
+    """The events of the first transaction were not readable, so none shows its place; all other tables are unlisted."""
+    held = whole()
+    held.add_record(end_record(1, a=1))
+    other = end_record(2, other=1)
+    while held.has_room_for_records:
+        held.add_record(other)
+    assert held.release() is None
+    assert held.asks_for is not None
+    held.reached_ends(held.asks_for)
+    found = held.release()
+    assert found is not None
+    assert [missed.transaction for missed in found.missed] == ["1"]
+    assert held.has_room_for_records
