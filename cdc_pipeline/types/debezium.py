@@ -25,14 +25,16 @@ from cdc_pipeline.types.whole_columns import as_column, parse_whole_column
 PLACEHOLDER = "__debezium_unavailable_value"
 _OCTETS = PLACEHOLDER.encode()
 _ENCODED = b64encode(_OCTETS).decode()
-PLACEHOLDER_TEXTS = (PLACEHOLDER, _ENCODED)
+_MAP_PLACEHOLDER = {PLACEHOLDER: PLACEHOLDER}
+_MAP_TEXT = json.dumps(_MAP_PLACEHOLDER, separators=(",", ":"))
+"""Of a map that is sent as a text, as PostgreSQL's `hstore` is by default."""
+PLACEHOLDER_TEXTS = (PLACEHOLDER, _ENCODED, _MAP_TEXT)
 _ELEMENT_PLACEHOLDERS = (
     [PLACEHOLDER],
     [_ENCODED],
     list(_OCTETS),
     [str(uuid.UUID(bytes=md5(_OCTETS, usedforsecurity=False).digest(), version=3))],
 )
-_MAP_PLACEHOLDER = {PLACEHOLDER: PLACEHOLDER}
 
 Text = TypeVar("Text")
 _JSON_TYPES = frozenset({"json", "jsonb"})
@@ -122,7 +124,7 @@ def is_placeholder(value: object, field: Field | None) -> bool:
     match value:
         case str():
             in_bytes = field is None or field.get("type") == "bytes"
-            return value == PLACEHOLDER or (in_bytes and value == _ENCODED)
+            return value in (PLACEHOLDER, _MAP_TEXT) or (in_bytes and value == _ENCODED)
         case list():
             return value in _ELEMENT_PLACEHOLDERS
         case dict():

@@ -264,6 +264,11 @@ def test_a_field_without_name_or_type_is_refused(field: Mapping[str, Any]) -> No
         (["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="], None, True),
         ([*b"__debezium_unavailable_value"], None, True),
         ({"__debezium_unavailable_value": "__debezium_unavailable_value"}, None, True),
+        (
+            '{"__debezium_unavailable_value":"__debezium_unavailable_value"}',
+            {"type": "string", "name": "io.debezium.data.Json"},
+            True,
+        ),
         (["__debezium_unavailable_value", "more"], None, False),
         ([], None, False),
         (None, None, False),
