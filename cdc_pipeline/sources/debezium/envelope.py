@@ -21,6 +21,7 @@ Fields = Mapping[str, Any]
 Parse = Callable[[str | bytes], Any]
 _OPERATIONS = frozenset("crudt")
 _NO_SNAPSHOT = (None, "false", False)
+_WRAPPING = frozenset({"schema", "payload"})
 _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _TRANSACTION = _TIMES | {"status", "id", "event_count", "data_collections"}
 _SCHEMA_CHANGE = _TIMES | {"source", "position", "databaseName", "schemaName", "ddl", "tableChanges"}
@@ -219,8 +220,9 @@ def _headers(headers: object) -> Fields:
 def _unwrapped(value: object, parse: Parse = parsed_json) -> tuple[Fields | None, Fields | None]:
     """Returns a key and its schema. The key is an object, or its JSON, with or without a schema around it."""
     parsed = _parsed(value, parse)
-    if isinstance(parsed, dict) and "payload" in parsed:
-        return _mapping(parsed["payload"]), _mapping(parsed.get("schema"))
+    # Columns may be called so, too: JsonConverter writes both, and a schema that is no text.
+    if isinstance(parsed, dict) and parsed.keys() == _WRAPPING and isinstance(parsed["schema"], dict | None):
+        return _mapping(parsed["payload"]), _mapping(parsed["schema"])
     return _mapping(parsed), None
 
 

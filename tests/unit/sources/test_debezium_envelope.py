@@ -56,6 +56,12 @@ def test_keys_and_their_schemas_are_unwrapped() -> None:
     assert (wrapped.key, wrapped.key_fields, wrapped.headers) == ({"id": 1}, KEY_FIELDS, {})
 
 
+@pytest.mark.parametrize("key", [{"payload": 1}, {"payload": 1, "id": 2}, {"payload": 1, "schema": "public"}])
+def test_columns_of_a_key_may_be_called_like_parts_of_its_wrapping(key: dict[str, Any]) -> None:
+    found = event({"key": key, "value": ENVELOPE, "headers": {"__debezium.oldkey": key}})
+    assert (found.key, found.key_fields, found.old_key) == (key, None, key)
+
+
 @pytest.mark.parametrize(
     "headers",
     [
