@@ -68,8 +68,8 @@ class Adding:
 
     def following(self) -> EnvelopeEvent | None:
         """Returns the event after the next line, up to the end of that line's part."""
-        rest = self.lines[self.place + 1 : self.ends[self._parts[self.place]]]
-        return next((found for line in rest if (found := line.event) is not None), None)
+        rest = range(self.place + 1, self.ends[self._parts[self.place]])
+        return next((found for line in rest if (found := self.lines[line].event) is not None), None)
 
     def last_time(self, part: int) -> int | None:
         """Returns the commit time of a part's last line that has one."""
