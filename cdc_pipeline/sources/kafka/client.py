@@ -86,7 +86,14 @@ class KafkaClient:
 
     def answer(self, future: Future[Answer]) -> Answer:
         """Waits for the answer to a request of `admin`. Raises as `ask` does."""
-        return self.ask(lambda: future.result(ANSWER_SECONDS))
+        return self.ask(lambda: self.result(future))
+
+    def result(self, future: Future[Answer]) -> Answer:
+        """Does the same, and raises KafkaException as the client does. SourceAway if this process was stopped."""
+        try:
+            return future.result(ANSWER_SECONDS)
+        except TimeoutError:
+            self.fail(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's own name
 
     def metadata(self) -> ClusterMetadata:
         """Returns the cluster's topics. Raises as `ask` does: at once if the brokers refuse the login.

@@ -24,12 +24,13 @@ from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import attempt
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
-from cdc_pipeline.sources.kafka.client import ANSWER_SECONDS, CALL_SECONDS, KafkaClient
+from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 from cdc_pipeline.sources.kafka.topics import partition_name, read_ends
 
 _MOST_AT_ONCE = 5_000
-_MOST_WAITING_BYTES = 16 << 20
-"""Above it, a partition is paused until its records were taken."""
+_MOST_WAITING_BYTES = 64 << 20
+"""What may wait of all partitions. Above its share, a partition is paused until its records were taken."""
+_FEWEST_SHARES, _LEAST_SHARE = 4, 1 << 20
 _MICROSECONDS = 1_000
 _HAS_TIME = (TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME)
 _GONE = {
@@ -60,7 +61,6 @@ class PartitionRecords:
     deleted_rows: TableName | None = None
     id: tuple[str, ...] = ()
     fetch: Callable[[], None] = lambda: None
-    is_paused: bool = False
     waiting: deque[RecordLine] = field(default_factory=deque)
     waiting_bytes: int = 0
     ended_at: int | None = None
@@ -154,6 +154,8 @@ class TopicRecords:
         self.partitions = partitions
         self._client = client
         self._by_place = {(part.topic, part.partition): part for part in partitions.values()}
+        self._share = max(_LEAST_SHARE, _MOST_WAITING_BYTES // max(_FEWEST_SHARES, len(partitions)))
+        self._paused: dict[str, PartitionRecords] = {}
         for part in partitions.values():
             part.fetch = self.fetch
         places = [TopicPartition(part.topic, part.partition, part.offset) for part in partitions.values()]
@@ -165,7 +167,7 @@ class TopicRecords:
         Raises StreamMoved for an offset that the broker does not have: a new survey finds out why. Raises SourceAway or
         SourceError if the connection broke and nothing came.
         """
-        self._pause_full()
+        self._resume_taken()
         messages = self._client.ask(partial(self._messages, wait))
         for message in messages:
             error, part = message.error(), self._by_place.get((message.topic() or "", message.partition() or 0))
@@ -175,6 +177,7 @@ class TopicRecords:
                 part.ended_at = message.offset()
             elif part is not None:
                 part.add(message)
+                self._pause_full(part)
         if messages:
             self._client.forget_trouble()
         elif wait and self._client.trouble is not None:
@@ -195,7 +198,7 @@ class TopicRecords:
         for place, end in read_ends(self._client, places).items():
             part = self._by_place[place.topic, place.partition]
             try:
-                found = end.result(ANSWER_SECONDS).offset
+                found = self._client.result(end).offset
             except KafkaException:
                 found = self._end_of(part)
             part.must_reach = max(part.must_reach, found)
@@ -209,16 +212,16 @@ class TopicRecords:
             self._refuse(error.args[0], part)
         return part.must_reach if ends is None else ends[1]
 
-    def _pause_full(self) -> None:
-        """Pauses partitions whose records wait to be taken, so that the memory of a consumer is bounded."""
-        for part in self.partitions.values():
-            place = [TopicPartition(part.topic, part.partition)]
-            if part.is_paused and not part.waiting:
-                self._client.consumer.resume(place)
-                part.is_paused = False
-            elif part.waiting_bytes > _MOST_WAITING_BYTES and not part.is_paused:
-                self._client.consumer.pause(place)
-                part.is_paused = True
+    def _pause_full(self, part: PartitionRecords) -> None:
+        """Pauses a partition whose records wait to be taken, so that the memory of a consumer is bounded."""
+        if part.waiting_bytes > self._share and part.name not in self._paused:
+            self._client.consumer.pause([TopicPartition(part.topic, part.partition)])
+            self._paused[part.name] = part
+
+    def _resume_taken(self) -> None:
+        for part in [part for part in self._paused.values() if not part.waiting]:
+            self._client.consumer.resume([TopicPartition(part.topic, part.partition)])
+            del self._paused[part.name]
 
     def _refuse(self, error: KafkaError, part: PartitionRecords | None) -> Never:
         name = "a topic" if part is None else part.name

@@ -9,7 +9,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.sources.kafka.client import ANSWER_SECONDS, CALL_SECONDS, KafkaClient
+from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 
 _COMPACT = "compact"
 _NOT_SHOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -92,7 +92,7 @@ def read_topic_ids(client: KafkaClient, names: Collection[str]) -> dict[str, str
     found = {}
     for name, future in described.items():
         try:
-            found[name] = str(future.result(ANSWER_SECONDS).topic_id)
+            found[name] = str(client.result(future).topic_id)
         except KafkaException as error:
             if error.args[0].code() not in _NOT_SHOWN:
                 client.fail(error.args[0])

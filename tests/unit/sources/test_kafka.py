@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 
@@ -153,6 +154,30 @@ def test_records_that_cannot_be_read_stop_their_partition_alone(records: TopicRe
 def test_a_log_that_was_truncated_is_surveyed_again(records: TopicRecords) -> None:
     with pytest.raises(StreamMoved, match=r"the broker cannot continue orders \[0\]"):
         records._refuse(KafkaError(KafkaError._LOG_TRUNCATION), records.partitions[3])
+
+
+def test_an_answer_that_came_too_late_for_a_process_that_was_stopped_is_an_outage(records: TopicRecords) -> None:
+    late: Future[int] = Future()
+    late.set_exception(TimeoutError())  # as `result` raises it once its time is over
+    for wait in (records._client.answer, records._client.result):
+        with pytest.raises(SourceAway, match="do not answer"):
+            wait(late)
+
+
+def test_the_more_partitions_there_are_the_less_waits_of_each(tmp_path: Path) -> None:
+    client = KafkaClient(source(servers="127.0.0.1:1"), tmp_path, group="none")
+    parts = {number: PartitionRecords(topic="orders", partition=number, offset=0) for number in range(100)}
+    records = TopicRecords(client, parts)
+    for size, paused in ((1 << 19, {}), (1 << 20, {"orders [5]": parts[5]})):
+        parts[5].add(Message(key=None, value=bytes(size), offset=parts[5].next_offset))
+        records._pause_full(parts[5])
+        assert records._paused == paused
+    records.fetch()
+    assert records._paused
+    parts[5].next_lines(4 << 20, fresh=False)
+    records.fetch()
+    assert not records._paused
+    client.close()
 
 
 @pytest.mark.parametrize(
