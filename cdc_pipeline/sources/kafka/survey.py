@@ -121,7 +121,10 @@ class TopicSurvey(EventsSurvey):
         return {name: self.topics[name].topic_id for name in self.topic_map.of_table.get(table, ())}
 
     def set_up(self) -> "TopicSurvey":
-        """Creates nothing: the topics do not belong to the pipeline. Warns of topics that are soon deleted."""
+        """Creates nothing: the topics do not belong to the pipeline.
+
+        Warns of topics that are soon deleted, and of those whose events of a new table were passed over.
+        """
         more = () if self.of_transactions is None else (self.of_transactions,)
         for topic in (*self.topics.values(), *more):
             if topic.retention is not None and topic.retention < _SHORT_RETENTION:
@@ -132,6 +135,21 @@ class TopicSurvey(EventsSurvey):
                     expected="days: the table of a consumer that was stopped for longer is stale",
                     remedy="raise retention.ms of the topic",
                 )
+        read = {
+            topic_of(place.last_position.get(PARTITION_NAME, ""))
+            for place in self.progress.values()
+            if decode_position(place.offset or "0")
+        }
+        for table in self.listed:
+            for name in sorted(read.intersection(self.topic_map.of_table.get(table.table, ()))):
+                if table.table not in self.registered:
+                    log.warning(
+                        "the table begins in the middle of its topic",
+                        table=table.name,
+                        found=f"{name}, which was read without it so far",
+                        expected="a topic whose events of the table all come later",
+                        remedy=f"{_AGAIN}, or begin it with exported files",
+                    )
         return self
 
     def open(self, start: StreamStart) -> KafkaStream:

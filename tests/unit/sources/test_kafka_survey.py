@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
@@ -124,3 +125,14 @@ def test_a_table_of_which_no_topic_is_shown_is_refused() -> None:
     found = replace(survey(kafka(), {0: READ}, {0: place(0, 5_050)}), topics={}, topic_map=TopicMap(of_table={}))
     assert found.refused[ORDERS] is not None
     assert found.resting.keys() == {0}
+
+
+@pytest.mark.parametrize("offset", [0, 5_050])
+def test_a_new_table_in_a_topic_that_is_read_already_is_warned_of(offset: int) -> None:
+    found = replace(survey(kafka(), {0: KeptRecords(first=0, end=5_100)}, {0: place(0, offset)}), registered={})
+    assert found.refused == {}
+    with capture_logs() as logs:
+        found.set_up()
+    assert [(each["table"], each["found"]) for each in logs] == (
+        [("shop.public.orders", "public.orders, which was read without it so far")] if offset else []
+    )
