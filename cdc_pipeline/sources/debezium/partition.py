@@ -65,8 +65,27 @@ class LineSource(Protocol):
         """Closes what is open."""
 
 
+class LinesWithoutFiles:
+    """The part of `LineSource` that needs files: what stops a stream partition without them is raised where it is read.
+
+    Its client is closed for all stream partitions at once.
+    """
+
+    __slots__ = ()
+
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        del start, end
+        return {}
+
+    def check(self) -> None:
+        """Raises nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestingPartition:
+class RestingPartition(LinesWithoutFiles):
     """Implements `LineSource` for a stream partition that is not read."""
 
     offset: int
@@ -75,16 +94,6 @@ class RestingPartition:
     def next_lines(self, most_bytes: int, *, fresh: bool) -> Sequence[SourceLine]:
         del most_bytes, fresh
         return []
-
-    def begun_between(self, start: int, end: int) -> dict[int, str]:
-        del start, end
-        return {}
-
-    def check(self) -> None:
-        """Raises nothing: there is nothing to read."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def resting_lines(progress: Mapping[int, PartitionProgress], read: Collection[int]) -> dict[int, "PartitionLines"]:

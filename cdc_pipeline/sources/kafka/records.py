@@ -22,7 +22,7 @@ from cdc_pipeline.errors import PartitionFailed, SourceError, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import attempt
-from cdc_pipeline.sources.debezium.partition import Content, SourceLine
+from cdc_pipeline.sources.debezium.partition import Content, LinesWithoutFiles, SourceLine
 from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 from cdc_pipeline.sources.kafka.topics import partition_name, read_ends
@@ -48,7 +48,7 @@ _DAMAGED = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}  # noqa: SLF001
 
 
 @dataclass(slots=True, kw_only=True)
-class PartitionRecords:
+class PartitionRecords(LinesWithoutFiles):
     """The records of one topic partition from `offset` on, as a queue that `TopicRecords` fills. A `LineSource`.
 
     `deleted_rows`: the table whose rows tombstones delete, None if tombstones have no effect. `id`: the columns of its
@@ -122,17 +122,6 @@ class PartitionRecords:
         if isinstance(raw, RecordLine) and raw.value is None and raw.deleted_rows != self.deleted_rows:
             return attempt(self._refuse_tombstone)
         return record_content(raw)
-
-    def begun_between(self, start: int, end: int) -> dict[int, str]:
-        """Returns nothing: a topic has no files."""
-        del start, end
-        return {}
-
-    def check(self) -> None:
-        """Raises nothing: what stops a topic partition is raised where it is fetched."""
-
-    def close(self) -> None:
-        """Does nothing: the client is closed for all partitions at once."""
 
     def _names_more_than_id(self, tombstone: RecordLine) -> bool:
         """Returns whether its key has fields beyond the id, so that the row of that id may be another one's, too."""

@@ -11,7 +11,7 @@ from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.kafka.client import KafkaClient
-from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
+from cdc_pipeline.sources.kafka.survey import TopicSurvey, topics_of_tables
 from cdc_pipeline.sources.kafka.topics import read_cluster, read_topics, read_transaction_topic, topic_of
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
@@ -43,9 +43,9 @@ class KafkaTopics(EventsAlone):
         client = KafkaClient(self.settings, self.folder, group=self.stream)
         with closing(client):
             cluster = read_cluster(client)
-            topic_map = TopicMap.of(self.settings, self.tables, cluster.topics)
+            topics_of = topics_of_tables(self.settings, self.tables, cluster.topics)
             transactions = self.settings.transactions
-            topics = read_topics(client, cluster, topic_map.topics)
+            topics = read_topics(client, cluster, set().union(*topics_of.values()))
             of_transactions = None if transactions is None else read_transaction_topic(client, cluster, transactions)
         return TopicSurvey(
             stream=self.stream,
@@ -57,7 +57,7 @@ class KafkaTopics(EventsAlone):
             cluster=cluster,
             topics=topics,
             of_transactions=of_transactions,
-            topic_map=topic_map,
+            topics_of=topics_of,
         )
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:

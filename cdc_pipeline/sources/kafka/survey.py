@@ -27,35 +27,21 @@ _AGAIN = "have Debezium send the table's rows again (an ad hoc snapshot)"
 _NEW_LAKE = f"{_AGAIN}, and read the topic with begin: kept under another pipeline name and lake"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMap:
-    """The topics of each listed table."""
-
-    of_table: Mapping[TableName, tuple[str, ...]]
-
-    @classmethod
-    def of(cls, source: KafkaSource, tables: Sequence[TableSettings], names: Collection[str]) -> "TopicMap":
-        """Finds the topics of tables among `names`. The transaction topic is that of no table."""
-        patterns = {table.table: source.topic_pattern(table.table) for table in tables}
-        found = {
-            table: sorted(name for name in names if pattern.fullmatch(name) and name != source.transactions)
-            for table, pattern in patterns.items()
-        }
-        return cls(of_table={table: tuple(topics) for table, topics in found.items()})
-
-    @property
-    def topics(self) -> set[str]:
-        return {topic for topics in self.of_table.values() for topic in topics}
-
-    def tables_of(self, topic: str) -> tuple[TableName, ...]:
-        return tuple(table for table, topics in self.of_table.items() if topic in topics)
+def topics_of_tables(
+    source: KafkaSource, tables: Sequence[TableSettings], names: Collection[str]
+) -> dict[TableName, tuple[str, ...]]:
+    """Finds the topics of each table among `names`. The transaction topic is that of no table."""
+    patterns = {table.table: source.topic_pattern(table.table) for table in tables}
+    of_tables = sorted(name for name in names if name != source.transactions)
+    return {table: tuple(filter(pattern.fullmatch, of_tables)) for table, pattern in patterns.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSurvey(EventsSurvey):
     """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
 
-    `registered`: the registered tables of pipeline.yml. `topics`: those of the listed tables, by name.
+    `registered`: the registered tables of pipeline.yml. `topics`: those of the listed tables, by name. `topics_of`: the
+    names of each table's topics.
     `of_transactions`: the transaction topic, None if the settings name none.
     """
 
@@ -67,7 +53,7 @@ class TopicSurvey(EventsSurvey):
     cluster: Cluster
     topics: Mapping[str, Topic]
     of_transactions: Topic | None
-    topic_map: TopicMap
+    topics_of: Mapping[TableName, tuple[str, ...]]
 
     @property
     def identity(self) -> StreamIdentity:
@@ -107,7 +93,7 @@ class TopicSurvey(EventsSurvey):
         }
         for name in self.registered.keys() - self.stale.keys():
             hidden = self._hidden(name)
-            if hidden and (self.of_transactions is not None or not self.topic_map.of_table.get(name)):
+            if hidden and (self.of_transactions is not None or not self.topics_of.get(name)):
                 found[name] = hidden[min(hidden)]
         return found
 
@@ -118,7 +104,7 @@ class TopicSurvey(EventsSurvey):
         return {number: error for name in live for number, error in self._hidden(name).items()}
 
     def identities(self, table: TableName) -> Mapping[str, str]:
-        return {name: self.topics[name].topic_id for name in self.topic_map.of_table.get(table, ())}
+        return {name: self.topics[name].topic_id for name in self.topics_of.get(table, ())}
 
     def set_up(self) -> "TopicSurvey":
         """Creates nothing: the topics do not belong to the pipeline.
@@ -141,7 +127,7 @@ class TopicSurvey(EventsSurvey):
             if decode_position(place.offset or "0")
         }
         for table in self.listed:
-            for name in sorted(read.intersection(self.topic_map.of_table.get(table.table, ()))):
+            for name in sorted(read.intersection(self.topics_of.get(table.table, ()))):
                 if table.table not in self.registered:
                     log.warning(
                         "the table begins in the middle of its topic",
@@ -178,7 +164,7 @@ class TopicSurvey(EventsSurvey):
         numbers = {name: number for number, name in self.stream_partitions.items()}
         found = {}
         for topic in self.topics.values():
-            live = [table for table in self.topic_map.tables_of(topic.name) if self._is_live(table)]
+            live = [table for table, names in self.topics_of.items() if topic.name in names and self._is_live(table)]
             tables = read_together(topic.name, live, self.registered)
             for number, kept in topic.kept.items():
                 stream_partition = numbers[partition_name(topic.name, number)]
@@ -245,7 +231,7 @@ class TopicSurvey(EventsSurvey):
 
     def _gaps(self, table: TableName) -> Iterator[str]:
         """Yields why records of the table's topics are missing."""
-        names = self.topic_map.of_table.get(table, ())
+        names = self.topics_of.get(table, ())
         if not names and table not in self.registered:
             yield f"the cluster has no topic of {table} that this user may read: {self.settings.topic}"
         known = {place.last_position.get(PARTITION_NAME): place for place in self.progress.values()}

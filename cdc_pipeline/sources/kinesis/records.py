@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.sources.debezium.partition import LinesWithoutFiles
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.kinesis.shards import (
     EMPTY_ANSWERS,
@@ -29,7 +30,7 @@ _NOTES_PER_RETENTION = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class ShardRecords:
+class ShardRecords(LinesWithoutFiles):
     """The records of one shard from `place` on. Implements `LineSource`.
 
     `offset` counts the lines that were read of the shard and of its parents: sequence numbers have up to 56 digits, and
@@ -103,17 +104,6 @@ class ShardRecords:
             self.offset = max([self.offset, *(each.offset for each in parents)])
             closed = (each.place.known_until for each in parents if each.place is not None)
             self.begins = max((time for time in (self.begins, *closed) if time is not None), default=None)
-
-    def begun_between(self, start: int, end: int) -> dict[int, str]:
-        """Returns nothing: a shard has no files."""
-        del start, end
-        return {}
-
-    def check(self) -> None:
-        """Raises nothing: what stops a shard is raised where it is read."""
-
-    def close(self) -> None:
-        """Does nothing: the client is closed for all shards at once."""
 
     def _fetch(self) -> None:
         """Reads once. Raises StreamMoved if records may have expired since the last read: a new survey finds out."""

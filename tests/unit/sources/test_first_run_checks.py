@@ -15,7 +15,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
-from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
+from cdc_pipeline.sources.kafka.survey import TopicSurvey, topics_of_tables
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic
 from tests.support.change_files import ChangeFolder, NothingKnown, Read, csv_text, json_lines
 from tests.support.recordings import WITH_SCHEMA, recorded
@@ -176,7 +176,7 @@ def test_a_topic_that_is_soon_deleted_is_warned_of(minutes: int | None, *, is_wa
         cluster=Cluster(cluster_id="c", topics={"orders": 1}),
         topics={"orders": topic},
         of_transactions=None,
-        topic_map=TopicMap.of(shop.source, shop.tables, ["orders"]),
+        topics_of=topics_of_tables(shop.source, shop.tables, ["orders"]),
     )
     with capture_logs() as logs:
         survey.set_up()

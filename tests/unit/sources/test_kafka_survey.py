@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
+from cdc_pipeline.sources.kafka.survey import TopicSurvey, topics_of_tables
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic
 from cdc_pipeline.sources.known import KnownTable, PartitionProgress
 
@@ -48,7 +48,7 @@ def survey(
         cluster=Cluster(cluster_id="c", topics={topic.name: len(kept)}),
         topics={topic.name: topic},
         of_transactions=None,
-        topic_map=TopicMap.of(source, (table,), [topic.name]),
+        topics_of=topics_of_tables(source, (table,), [topic.name]),
     )
 
 
@@ -122,7 +122,7 @@ def test_a_topic_that_is_not_shown_rests_alone_and_its_table_is_read_from_the_ot
 
 
 def test_a_table_of_which_no_topic_is_shown_is_refused() -> None:
-    found = replace(survey(kafka(), {0: READ}, {0: place(0, 5_050)}), topics={}, topic_map=TopicMap(of_table={}))
+    found = replace(survey(kafka(), {0: READ}, {0: place(0, 5_050)}), topics={}, topics_of={})
     assert found.refused[ORDERS] is not None
     assert found.resting.keys() == {0}
 
