@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 
+from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.aws import DynamodbSource
 from cdc_pipeline.sources.dynamodb.records import TableRecords
@@ -13,8 +14,20 @@ from cdc_pipeline.sources.kinesis.source import ShardSource
 def dynamodb_source(
     settings: DynamodbSource, *, stream: str, tables: tuple[TableSettings, ...], connect: Callable[[], ShardClient]
 ) -> ShardSource:
-    """Builds the source for tables of DynamoDB. `stream`: the pipeline's name."""
-    by_name = {settings.name_of(table.table): table for table in tables}
+    """Builds the source for tables of DynamoDB. `stream`: the pipeline's name.
+
+    Raises SettingsError if two tables have one name in DynamoDB.
+    """
+    by_name: dict[str, TableSettings] = {}
+    for table in tables:
+        name = settings.name_of(table.table)
+        if name in by_name:
+            raise SettingsError(
+                f"{by_name[name].name} and {table.name} are both {name!r} in DynamoDB",
+                expected="one table of DynamoDB per table: a record does not name its table",
+                remedy="write {schema} and {table} into source.table in pipeline.yml",
+            )
+        by_name[name] = table
     return ShardSource(
         stream=stream,
         kind=settings.kind,

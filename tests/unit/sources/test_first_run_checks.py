@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.kafka import KafkaSource
@@ -17,7 +17,8 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.kafka.survey import TopicSurvey, topics_of_tables
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic
-from tests.support.change_files import ChangeFolder, NothingKnown, Read, csv_text, json_lines
+from cdc_pipeline.wiring.adapters import source_of
+from tests.support.change_files import NOWHERE, ChangeFolder, NothingKnown, Read, csv_text, json_lines
 from tests.support.recordings import WITH_SCHEMA, recorded
 
 ORDERS = TableName.parse("shop.public.orders")
@@ -220,3 +221,14 @@ def test_one_bad_row_does_not_speak_for_the_first_file_and_a_missing_column_is_w
         survey = folder.opened().survey(NothingKnown(offset=None))
     assert survey.refused == {}
     assert [(log["event"], log["column"]) for log in logs] == [("column not in the first file", "amount")]
+
+
+@pytest.mark.parametrize("table", ["{table}", "orders", "aws-{table}"])
+def test_two_tables_with_one_name_in_dynamodb_are_refused(tmp_path: Path, table: str) -> None:
+    listed = [{"name": f"aws.{where}.orders", "id": ["id"], "columns": {"id": "text"}} for where in ("eu", "us")]
+    document = {"folder": tmp_path, "name": "shop", "lake": "lake", "tables": listed}
+    source = {"kind": "dynamodb", "table": table}
+    with pytest.raises(SettingsError, match=r"aws\.eu\.orders and aws\.us\.orders are both '.*orders' in DynamoDB"):
+        source_of(Settings.model_validate(document | {"source": source}), NOWHERE)
+    each = {"kind": "dynamodb", "table": "{schema}-{table}"}
+    assert source_of(Settings.model_validate(document | {"source": each}), NOWHERE)
