@@ -74,7 +74,8 @@ def _parquet_blocks(open_file: Open, layout: FileLayout) -> Blocks:
 
 
 def _parquet_batches(open_file: Open, texts: Collection[str]) -> Iterator[pa.RecordBatch]:
-    with open_file() as file, pq.ParquetFile(file) as parquet:
+    # INT96 is what Spark writes by default. As nanoseconds it overflows outside 1677 to 2262.
+    with open_file() as file, pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as parquet:
         names = (*unique_names(parquet.schema_arrow.names), UNREAD)
         for batch in parquet.iter_batches(_BATCH_ROWS):
             columns, unread = [_computable(column) for column in batch.columns], dict[int, bytes]()

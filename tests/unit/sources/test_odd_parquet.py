@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,14 @@ def test_a_row_is_the_same_in_every_type_of_text(tmp_path: Path, type_of: Callab
     assert [(operation, row["id"]) for operation, row in folder.read().changes] == [("d", 6), ("m", 7)]
 
 
-def folder_with(path: Path, columns: dict[str, pa.Array], **more: Any) -> ChangeFolder:
+def folder_with(path: Path, columns: dict[str, pa.Array], *, int96: bool = False, **more: Any) -> ChangeFolder:
     table = {"name": "shop.public.orders", "id": ["id"], "columns": COLUMNS}
     source = {"format": "upserts", "operation_column": "Op", "folder": "{table}", **more}
     folder = ChangeFolder(folder=path, source=source, tables=(table,))
     (path / "files" / "orders").mkdir(parents=True)
-    pq.write_table(pa.table(columns), path / "files" / "orders" / "1.parquet")
+    pq.write_table(
+        pa.table(columns), path / "files" / "orders" / "1.parquet", use_deprecated_int96_timestamps=int96 or None
+    )
     return folder
 
 
@@ -166,13 +168,14 @@ def test_a_nested_day_that_python_cannot_hold_is_its_text(tmp_path: Path) -> Non
     ]
 
 
-def values_of(path: Path, column: pa.Array, *types: str) -> list[list[Any]]:
+def values_of(path: Path, column: pa.Array, *types: str, int96: bool = False) -> list[list[Any]]:
     """By type, the values of the column; without those that are quarantined."""
     found = []
     for number, type_ in enumerate(types):
         table = {"name": "shop.public.orders", "id": ["id"], "columns": {"id": "bigint", "v": type_}}
         columns = {"Op": pa.array(["I"] * len(column)), "id": pa.array(range(len(column))), "v": column}
-        read = replace(folder_with(path / str(number), columns), tables=(table,)).read()
+        folder = replace(folder_with(path / str(number), columns, int96=int96), tables=(table,))
+        read = folder.read()
         assert len(read.changes) + len(read.unfit) == len(column)
         found.append([row["v"] for _, row in read.changes])
     return found
@@ -237,3 +240,14 @@ def test_a_map_of_texts_is_an_object_and_another_map_its_pairs(tmp_path: Path) -
         ['[{"m":{"a":"1"}}]', '[{"m":[["a","1"],["a","2"]]}]'],
     ]
     assert values_of(tmp_path / "numbers", pa.array([[(1, 2)]], of_numbers), "jsonb") == [["[[1,2]]"]]
+
+
+def test_a_time_that_spark_wrote_as_int96_is_exact_in_every_year_and_cut_to_microseconds(tmp_path: Path) -> None:
+    """As nanoseconds such times hold the years 1677 to 2262 alone."""
+    moments = [*map(datetime.fromisoformat, ("9999-12-31", "0001-01-01", "1960-01-01T00:00:00.000001")), None]
+    whole = pa.array(moments, pa.timestamp("us"))
+    finer = pa.array([1_001, -1], pa.timestamp("ns"))
+    assert values_of(tmp_path / "whole", whole, "timestamp", int96=True) == [moments]
+    assert values_of(tmp_path / "finer", finer, "timestamp", int96=True) == [
+        [*map(datetime.fromisoformat, ("1970-01-01T00:00:00.000001", "1969-12-31T23:59:59.999999"))]
+    ]
