@@ -3,6 +3,7 @@
 import gzip
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -87,6 +88,9 @@ def test_a_pattern_chooses_files_and_a_header_may_be_missing(objects: ObjectStor
         objects=objects, csv=CsvSettings(header=False), leading=("ts",), only="LOAD*", on_step=no_step
     )
     assert [row[:2] for row in copied(files)] == [(1, "Ada")]
+    objects.put_if_absent("ALL1.csv", b"2026-01-01 10:00+00,1,Ada,1.50,,t\n")
+    declared = replace(files, leading=("at",), only="ALL*")
+    assert [(row[0], row[4]) for row in copied(declared)] == [(1, datetime(2026, 1, 1, 10, tzinfo=UTC))]
     part = files.parts(TABLE, 0)[0]
     with pytest.raises(SnapshotError, match=r"the file LOAD1\.csv below .* was written again"):
         list(files.rows(TABLE, SCHEMA, {**part, "written": "before"}))

@@ -85,7 +85,8 @@ class ExportedFiles:
         for each in self.parts(table, 0) if part is None else [part]:
             self._check_same(each)
             texts = text_columns({column.name: column.type for column in schema.columns})
-            layout = FileLayout(csv=self.csv, columns=(*self.leading, *schema.names), texts=texts)
+            columns = tuple(dict.fromkeys((*self.leading, *schema.names)))
+            layout = FileLayout(csv=self.csv, columns=columns, texts=texts)
             file = self._opened(each["file"], layout)
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
             by_copy = self.of_postgres and _format(file.key) == _CSV

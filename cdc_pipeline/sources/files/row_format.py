@@ -24,8 +24,12 @@ _OF_BYTES = ("bytea", "bit", "varbit")
 
 
 def csv_columns(source: ChangeFilesSource, columns: Collection[str]) -> tuple[str, ...]:
-    """Returns the columns of a CSV file without a header: operation and time, if there are any, then the table's."""
-    return tuple(name for name in (operation_column(source), source.time_column, *columns) if name is not None)
+    """Returns the columns of a CSV file without a header: operation and time, if there are any, then the table's.
+
+    One that the table declares, too, is in the file once, at its first place.
+    """
+    names = dict.fromkeys((operation_column(source), source.time_column, *columns))
+    return tuple(name for name in names if name is not None)
 
 
 def operation_column(source: ChangeFilesSource) -> str | None:

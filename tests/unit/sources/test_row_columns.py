@@ -1,6 +1,7 @@
 """Columns of change files: which belong to the row, which to the row before, and which only say what a row does."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -262,3 +263,14 @@ def test_operations_of_the_settings_take_the_place_of_all_others_and_null_is_non
     assert [kind for kind, _ in read.changes] == ["d", "i"] * count
     assert len(read.unfit) == 2 * count
     assert all("has the unknown operation" in unfit.reason for unfit in read.unfit)
+
+
+def test_a_declared_time_or_operation_is_in_a_file_without_a_header_once(tmp_path: Path) -> None:
+    columns = {"ts": "timestamp", "id": "int", "op": "text", "v": "text"}
+    folder = orders(tmp_path, columns, time_column="ts", csv={"header": False})
+    folder.write("orders/1.csv", "insert,2026-01-01 10:00:00,1,x\n")
+    read = folder.read()
+    assert (read.unfit, read.changes) == (
+        [],
+        [("i", {"ts": datetime.fromisoformat("2026-01-01T10:00"), "id": 1, "op": "insert", "v": "x"})],
+    )
