@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
 from pydantic import Field, field_validator, model_validator
@@ -34,6 +34,14 @@ class CsvSettings(Frozen):
         default=",", min_length=1, max_length=1, description="the ASCII character between two values, no quote"
     )
     null: str = Field(default="", description="the unquoted text that stands for NULL")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_a_name(cls, written: Any) -> Any:
+        """Takes the key `null` as people write it: YAML reads it as no value unless it has quotes."""
+        if not isinstance(written, dict):
+            return written
+        return {"null" if key is None else key: value for key, value in written.items()}
 
     @field_validator("delimiter")
     @classmethod

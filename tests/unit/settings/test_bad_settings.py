@@ -15,7 +15,7 @@ from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.file import load_settings, matching_path
 from cdc_pipeline.settings.installation.state import open_installation
 from cdc_pipeline.sources.postgres.session import connect
-from tests.support.settings_texts import WHOLE, parsed, refusal
+from tests.support.settings_texts import WHOLE, changed, parsed, refusal
 
 SECRET = "hunter2"
 MOST_SECONDS = 2.0
@@ -153,6 +153,14 @@ def test_a_template_with_other_parts_than_those_of_a_name_is_refused(folder: str
 def test_a_delimiter_that_divides_no_values_is_refused(delimiter: str) -> None:
     with pytest.raises(ValidationError, match=r"cannot be the delimiter|should have at (least|most) 1 character"):
         CsvSettings(delimiter=delimiter)
+
+
+@pytest.mark.parametrize("key", ["null", '"null"'])
+def test_the_text_that_stands_for_null_needs_no_quotes_around_its_key(key: str) -> None:
+    files = f"source: {{kind: change_files, path: x, format: dms, csv: {{{key}: 'NULL'}}}}"
+    source = parsed(changed("source: {kind: postgres, publication: cdc_shop, slot: cdc_shop}", files)).source
+    assert isinstance(source, ChangeFilesSource)
+    assert source.csv == CsvSettings(null="NULL")
 
 
 def test_the_folder_of_the_file_is_no_key() -> None:
