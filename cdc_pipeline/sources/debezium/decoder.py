@@ -35,8 +35,9 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     """The results of `add` beside the events.
 
     `commit_time`: that of the last line that has one, in microseconds since 1970; None if no line has one.
-    `last_position`: the encoded `PartitionMemory` of each table that had events, by the table's name. `skipped`: the
-    kind of each line without a row.
+    `last_position`: the encoded `PartitionMemory` of each table that had events, by the table's name; in the first
+    lines of a stream partition that follows others, of each table that those had. `skipped`: the kind of each line
+    without a row.
     """
 
     commit_time: int | None
@@ -73,6 +74,8 @@ class DebeziumDecoder:
             for number, positions in last_position.items()
             for table, position in positions.items()
         }
+        self._inherited: dict[int, dict[str, str]] = {}
+        """What stream partitions have of others, until their first lines were added, with which it is registered."""
         self._plain: dict[tuple[int, str], PlainTable] = {}
         self._taken = TakenLines()
         self._watch = ConnectorWatch()
@@ -88,6 +91,7 @@ class DebeziumDecoder:
     def add_all(self, number: int, parts: Sequence[Part]) -> list[Decoded]:
         """Does the same for several transactions, and returns the results for each."""
         adding = Adding(number, parts)
+        adding.touched[0].update(self._inherited.pop(number, {}))
         while isinstance(refused := attempt(partial(self._add_lines, adding)), LineRefused):
             self._keep_aside(number, adding.lines[adding.place], adding.commit_positions[adding.place], refused)
             adding.go_on()
@@ -118,11 +122,15 @@ class DebeziumDecoder:
     def inherit(self, number: int, parents: Collection[int]) -> None:
         """Lets stream partition `number` continue `parents`, so that its versions are above theirs.
 
-        Call it after the last line of the parents and before the first one of `number`.
+        Call it after the last line of the parents and before the first one of `number`. The next reader of `number` may
+        not see the parents any more, so what they left behind is registered with that line.
         """
+        inherited = self._inherited.setdefault(number, {})
         for (of, name), memory in list(self._memory.items()):
             if of in parents:
-                self._remembered(number, name, TableName.parse(name)).follow(memory)
+                own = self._remembered(number, name, TableName.parse(name))
+                own.follow(memory)
+                inherited[name] = own.encode()
 
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """Returns the events that were added since the last call: rows in the order of the lines, then unfit lines."""

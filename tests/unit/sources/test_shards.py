@@ -1,0 +1,119 @@
+"""Shards that are split and merged: what a shard has of those before it stays known, however many there are."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.record import PARTITION_ENDED, TableName, encode_position
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.aws import KinesisSource
+from cdc_pipeline.sources.kinesis.source import kinesis_source
+from cdc_pipeline.sources.kinesis.survey import ShardSurvey
+from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamIdentity, StreamStart
+from tests.support.shards import MemoryStreams
+
+STREAM = "shop.ev"
+EVENTS = TableName.parse("shop.shop.ev")
+KEYLESS = TableSettings(name=str(EVENTS), columns={"note": "text"})
+NO_WAIT = timedelta(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardReads:
+    """Runs of one consumer after the other, and what they registered. Implements `KnownStream`."""
+
+    streams: MemoryStreams = field(default_factory=MemoryStreams)
+    registered: dict[int, PartitionProgress] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    position: int = 0
+
+    def identity(self) -> StreamIdentity | None:
+        return None
+
+    def next_offset(self) -> str | None:
+        return None
+
+    def progress(self) -> Mapping[int, PartitionProgress]:
+        return self.registered
+
+    def tables(self) -> Mapping[TableName, KnownTable]:
+        return {EVENTS: KnownTable(name=EVENTS, source_id=0, key=(), published_as="")}
+
+    def survey(self) -> ShardSurvey:
+        settings = KinesisSource(kind="kinesis", stream="{schema}.{table}", reads_per_second=1_000)
+        source = kinesis_source(settings, stream="shop", tables=(KEYLESS,), connect=lambda: self.streams)
+        return replace(source, clock=lambda: self.streams.now).survey(self)
+
+    def start(self, survey: ShardSurvey) -> StreamStart:
+        first = PartitionProgress(offset=survey.first_offset)
+        places = {number: self.registered.get(number, first) for number in survey.stream_partitions}
+        return StreamStart(
+            progress={number: each for number, each in places.items() if PARTITION_ENDED not in each.last_position},
+            last_cut=LastCut(position=encode_position(self.position), requested=False) if self.position else None,
+            commit_time=None,
+            tables=self.tables(),
+            begun={},
+            begin_file=lambda _number, _name: 0,
+        )
+
+    def run(self) -> None:
+        """Everything that is there now, which is registered at its end."""
+        survey, is_end = self.survey(), False
+        with closing(survey.open(self.start(survey))) as stream:
+            stream.send_marker("end")
+            while not is_end:
+                batch = stream.read(timedelta(milliseconds=5))
+                for events in () if batch is None else batch.events:
+                    self.notes += [row["note"] for row in events.rows.to_pylist()]
+                    self.refused += [each.reason for each in events.unfit]
+                for marker in () if batch is None else batch.markers:
+                    self.position, is_end = marker.commit_position + 1, True
+            self.registered |= stream.progress_at(self.position)
+
+    def send(self, shard: str, *places: int, server: int = 1) -> None:
+        for place in places:
+            self.streams.put(STREAM, mysql(place, server), shard)
+
+
+def mysql(place: int, server: int) -> dict[str, Any]:
+    source = {"connector": "mysql", "db": "shop", "table": "ev", "server_id": server, "ts_ms": 1_700_000_000_000}
+    at = {"file": f"bin.{place // 1_000:06}", "pos": place % 1_000, "row": 0, "gtid": f"a:{place}"}
+    return {"op": "c", "before": None, "after": {"note": f"{server} {place}"}, "source": source | at}
+
+
+def resharded(*times: int) -> ShardReads:
+    """Two rows, and then shards without rows, one after the other. `times`: before which of them a run ends."""
+    reads = ShardReads()
+    reads.send("shard-0", 1_100, 1_200)
+    for number in range(3):
+        if number in times:
+            reads.run()
+        reads.streams.replace_shards(STREAM, (f"shard-{number}",), f"shard-{number + 1}")
+    return reads
+
+
+@pytest.mark.parametrize("times", [(), (1,), (0, 1, 2), (2,)])
+@pytest.mark.parametrize("expired", [False, True], ids=["kept", "expired"])
+def test_rows_that_are_sent_again_behind_empty_shards_count_once(times: tuple[int, ...], *, expired: bool) -> None:
+    """The shards without rows are forgotten by the server once they are read to their ends."""
+    reads = resharded(*times)
+    reads.run()
+    for shard in ("shard-0", "shard-1") if expired else ():
+        del reads.streams.streams[STREAM][shard]
+    reads.send("shard-3", 1_100, 1_200, 1_300)
+    reads.run()
+    assert (reads.notes, reads.refused) == (["1 1100", "1 1200", "1 1300"], [])
+
+
+def test_lower_places_of_another_server_are_refused_behind_empty_shards() -> None:
+    reads = resharded(1, 2)
+    reads.run()
+    reads.send("shard-3", 1_050, server=2)
+    reads.run()
+    assert reads.notes == ["1 1100", "1 1200"]
+    assert ["come from the server 2, at lower places" in why for why in reads.refused] == [True]
