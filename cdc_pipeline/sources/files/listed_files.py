@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from cdc_pipeline.errors import SettingsError, SourceError
+from cdc_pipeline.errors import SettingsError, SourceError, SourceGap
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.files.complete_files import CompleteFiles
@@ -24,10 +24,13 @@ log = structlog.get_logger()
 
 LOOK_BACK_FILES = 500
 """This many of the last files of a folder are listed again, to find files with a name below the newest one."""
+_LISTED_AND_GONE = "bring it back; reading goes on with it, or without it once the consumer is started again"
 _MOST_WAITING = 1_000
 _MOST_INCOMPLETE = 100
 _WHOLE = " whole"
 """Follows the digest of a file that was read to its end: it is not opened again."""
+_EMPTY = " without records"
+"""Follows the name of a file where it is begun if it has no records: it is not opened again, and may be gone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +107,7 @@ class ListedFiles:
         self._unbegun = list[str]()
         """Files without records that were read. They are begun with the next one that has some, and may go before."""
         self.at_end = False
-        for name in sorted(self._begun.values()):
+        for name in sorted(name.removesuffix(_EMPTY) for name in self._begun.values()):
             folder = self._folder_of(name)
             if folder is not None:
                 folder.known.append(name)
@@ -194,13 +197,13 @@ class ListedFiles:
         )
 
     def _open_present(self) -> None:
-        """Opens the file that was read in part, unless pipeline.yml lists its table no more.
+        """Opens the file that was read in part, unless it is empty, or pipeline.yml lists its table no more.
 
         Raises SourceGap if it is gone or has other records.
         """
         name = self._begun[self._number]
         folder = self._folder_of(name)
-        if folder is None:
+        if folder is None or name.endswith(_EMPTY):
             return
         file = RecordFile(self._objects, name, folder.layout)
         self._file, self._is_whole = file, False
@@ -220,7 +223,7 @@ class ListedFiles:
         file = self._next_file(now - pause) or (self._next_file(now) if fresh else None)
         if file is None:
             return False
-        self._unbegun.append(file.key)
+        self._unbegun.append(file.key + (_EMPTY if file.is_read else ""))
         if not file.is_read:
             self._begin_files()
         self._file, self._is_whole = file, False
@@ -253,6 +256,10 @@ class ListedFiles:
             opened = RecordFile(self._objects, folder.waiting[0], folder.layout) if folder.waiting else None
         except SettingsError as error:
             folder.stop(refused(error))
+            return None
+        except SourceGap as error:
+            # It was listed and not begun, so a list that lacks it does not show that it ever was there.
+            folder.stop(SourceError(error.found, expected=error.expected, remedy=_LISTED_AND_GONE))
             return None
         except SourceError as error:
             if error.outage:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceError, SourceGap
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.files.complete_files import CompleteFiles
@@ -42,9 +42,46 @@ def test_a_file_without_rows_may_go_once_it_was_read(tmp_path: Path) -> None:
     folder.write("public/orders/4.csv", csv_text(ROWS[1:]))
     rest = folder.read(place, end)
     assert (len(rest.changes), rest.error) == (3, None)
-    assert list(folder.begun.values()) == [f"public/orders/{number}.csv" for number in (1, 3, 4)]
+    begun = [name.partition(" ") for name in folder.begun.values()]
+    assert [name for name, _, _ in begun] == [f"public/orders/{number}.csv" for number in (1, 3, 4)]
+    assert [rest for _, _, rest in begun] == ["", "without records", ""]
     (end, place) = list(rest.places.items())[-1]
     assert folder.read(place, end).changes == []
+
+
+@pytest.mark.parametrize("order_by", [[], ["id"]])
+def test_a_file_without_rows_may_go_though_no_row_behind_it_was_registered(tmp_path: Path, order_by: list[str]) -> None:
+    """Not so a file with rows: nobody has them yet."""
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "order_by": order_by})
+    empty = folder.write("public/orders/1.csv", HEADER + "\n")
+    rows = [folder.write(f"public/orders/{number}.csv", csv_text(ROWS[:1])) for number in (2, 3)]
+    assert len(folder.read().changes) == 2
+    assert len(folder.begun) == 3
+    assert len(folder.read().changes) == 2
+    empty.unlink()
+    assert ids(folder) == [1, 1]
+    rows[0].unlink()
+    with pytest.raises(SourceGap, match=r"orders/2\.csv is gone"):
+        folder.read()
+
+
+class LosingFolder(ChangeFolder):
+    """Loses its second file as soon as the first one is begun."""
+
+    def begin(self, number: int, name: str) -> int:
+        (self.folder / "files/public/orders/2.csv").unlink(missing_ok=True)
+        return ChangeFolder.begin(self, number, name)
+
+
+def test_a_listed_file_that_goes_before_it_is_begun_stops_its_folder_until_the_next_start(tmp_path: Path) -> None:
+    folder = LosingFolder(folder=tmp_path, source=DMS)
+    for number in (1, 2, 3):
+        folder.write(f"public/orders/{number}.csv", csv_text(ROWS[:number]))
+    read = folder.read()
+    assert (len(read.changes), type(read.error)) == (1, SourceError)
+    assert "reading goes on with it, or without it once the consumer is started again" in str(read.error)
+    folder.begun.clear()
+    assert len(folder.read().changes) == 4
 
 
 @pytest.mark.parametrize("header", [True, False])
