@@ -4,7 +4,7 @@ import math
 import time
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -129,13 +129,10 @@ class ListedFiles:
         """
         lines: list[RawLine] = []
         left = most_bytes
-        with step(self._on_step, "source_file.read"):
-            for line in self._lines(fresh=fresh):
-                lines.append(line)
-                left -= len(line.text)
-                if left <= 0:
-                    break
-            self.at_end = left > 0
+        while left > 0 and (found := self.next_block(left, fresh=fresh)) is not None:
+            more = [found.raw_line(row) for row in range(found.block.rows)]
+            lines += more
+            left -= sum(len(line.text) for line in more)
         return lines
 
     def next_block(self, most_bytes: int, *, fresh: bool) -> PlacedBlock | None:
@@ -168,10 +165,6 @@ class ListedFiles:
             self._file.close()
             self._file = None
 
-    def _lines(self, *, fresh: bool) -> Iterator[RawLine]:
-        while (file := self._present(fresh=fresh)) is not None:
-            yield self._given(file)
-
     def _present(self, *, fresh: bool) -> RecordFile | None:
         """Returns an open file with a record to take; begins the next file if it has to. None if there is none."""
         if self._file is None and not self._is_whole:
@@ -182,19 +175,6 @@ class ListedFiles:
             if not self._go_on(fresh=fresh):
                 return None
         return self._file
-
-    def _given(self, file: RecordFile) -> RawLine:
-        text = file.take()
-        place, self._line = self.offset, file.line
-        self._digest = file.digest
-        return RawLine(
-            place=place,
-            file=file.key,
-            number=file.line,
-            text=text,
-            written=file.written,
-            digest=file.digest + (_WHOLE if file.is_read else ""),
-        )
 
     def _open_present(self) -> None:
         """Opens the file that was read in part, unless it is empty, or pipeline.yml lists its table no more.

@@ -164,9 +164,14 @@ class PlacedBlock:
 
     def raw_line(self, row: int) -> RawLine:
         """Returns one record as a line."""
-        place, number = self.place + row, self.line_number(row)
-        text = record_line(self.block, row)
-        return RawLine(place=place, file=self.file, number=number, text=text, written=self.written)
+        return RawLine(
+            place=self.place + row,
+            file=self.file,
+            number=self.line_number(row),
+            text=record_line(self.block, row),
+            written=self.written,
+            digest=self.last_digest if row == self.block.rows - 1 else self.digest,
+        )
 
 
 def read_record(text: bytes) -> Fields | None:

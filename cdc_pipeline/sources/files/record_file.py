@@ -1,4 +1,4 @@
-"""Reads a change file (CSV, JSON Lines, Parquet or Avro, also gzip) as blocks of records, or record by record."""
+"""Reads a change file (CSV, JSON Lines, Parquet or Avro, also gzip) as blocks of records."""
 
 import errno
 import gzip
@@ -20,7 +20,7 @@ from cdc_pipeline.errors import (
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
-from cdc_pipeline.sources.files.record_blocks import BatchBlock, RecordBlock, record_line
+from cdc_pipeline.sources.files.record_blocks import BatchBlock, RecordBlock
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, Blocks, FileLayout
 
 READABLE_NAME = f"a name that ends with one of {', '.join(SUFFIXES)}, also with .gz"
@@ -65,14 +65,6 @@ class RecordFile:
     def is_read(self) -> bool:
         """Whether every record was taken."""
         return self._block is None
-
-    def take(self) -> bytes:
-        """Returns the next record, as one line of JSON."""
-        if self._block is None:
-            raise EOFError(self.key)
-        record = record_line(self._block, self._row)
-        self._go_on(1)
-        return record
 
     def take_block(self, most_bytes: int) -> RecordBlock:
         """Returns the next records, at least one and about `most_bytes` of them."""
