@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from graphlib import TopologicalSorter
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName
@@ -148,7 +149,8 @@ class ShardSurvey(EventsSurvey):
                         tables=tables,
                         parents=parents[number],
                     )
-        return {number: replace(shard, awaits=_awaited(number, parents, ended)) for number, shard in found.items()}
+        awaited = _awaited(parents, ended)
+        return {number: replace(shard, awaits=awaited[number]) for number, shard in found.items()}
 
     def _refusals(self, table: TableName) -> Iterator[str]:
         """Yields why a table that was never read, or whose stream is hidden, cannot be read now."""
@@ -202,8 +204,12 @@ class ShardSurvey(EventsSurvey):
                 yield f"{stream.name} keeps records for {stream.retention}, and {name} was read up to {until}"
 
 
-def _awaited(number: int, parents: Mapping[int, tuple[int, ...]], ended: Collection[int]) -> frozenset[int]:
-    """Returns which shards of other consumers have to be read to their ends before `number`. `parents`: of own ones."""
-    left = [parent for parent in parents[number] if parent not in ended]
-    others = frozenset(parent for parent in left if parent not in parents)
-    return others.union(*(_awaited(parent, parents, ended) for parent in left if parent in parents))
+def _awaited(parents: Mapping[int, tuple[int, ...]], ended: Collection[int]) -> dict[int, frozenset[int]]:
+    """Returns which shards of other consumers have to be read to their ends before each of the own, by `parents`."""
+    found = dict[int, frozenset[int]]()
+    for number in TopologicalSorter(parents).static_order():
+        if number in parents:
+            left = [parent for parent in parents[number] if parent not in ended]
+            others = frozenset(parent for parent in left if parent not in parents)
+            found[number] = others.union(*(found[parent] for parent in left if parent in parents))
+    return found

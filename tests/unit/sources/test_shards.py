@@ -1,5 +1,6 @@
 """Shards that are split and merged: what a shard has of those before it stays known, however many there are."""
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ from tests.support.shards import MemoryStreams
 STREAM = "shop.ev"
 EVENTS = TableName.parse("shop.shop.ev")
 KEYLESS = TableSettings(name=str(EVENTS), columns={"note": "text"})
-NO_WAIT = timedelta(0)
+MOST_SECONDS = 1.0
+"""Of the processor: other tests run beside this one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,3 +119,16 @@ def test_lower_places_of_another_server_are_refused_behind_empty_shards() -> Non
     reads.run()
     assert reads.notes == ["1 1100", "1 1200"]
     assert ["come from the server 2, at lower places" in why for why in reads.refused] == [True]
+
+
+def test_what_many_splits_and_merges_cost_grows_with_their_number_alone() -> None:
+    """One that goes over every path takes twice as long for each of them, and ends at a thousand."""
+    reads = ShardReads()
+    reads.send("shard-0", 1_100)
+    for number in range(800):
+        halves = [f"half-{number}-{half}" for half in range(2)]
+        reads.streams.replace_shards(STREAM, (f"shard-{number}",), *halves)
+        reads.streams.replace_shards(STREAM, tuple(halves), f"shard-{number + 1}")
+    survey, before = reads.survey(), time.process_time()
+    survey.open(reads.start(survey)).close()
+    assert time.process_time() - before < MOST_SECONDS
