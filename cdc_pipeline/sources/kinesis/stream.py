@@ -125,7 +125,7 @@ class ShardsStream:
         return {number: _with_end(place) for number, place in self._inner.progress_at(position).items()}
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
-        """Raises StreamMoved if there is a new shard, or a stream shows not every change any more.
+        """Raises StreamMoved if there is a new shard or another stream, or one shows not every change any more.
 
         Looks every half minute, and when a shard has ended.
         """
@@ -159,10 +159,15 @@ class ShardsStream:
                 raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
             if stream is not None and stream.refusal:
                 raise StreamMoved(stream.refusal, remedy="the consumer opens the stream again: its table is stale")
-            if stream is not None:
-                for lines in self._lines.values():
-                    if lines.records.stream.name == name:
-                        lines.records.stream = stream
+            for records in (lines.records for lines in self._lines.values()):
+                if stream is None or records.stream.name != name:
+                    continue
+                if records.stream.identity != stream.identity:
+                    raise StreamMoved(
+                        f"the stream {name} was deleted and created again",
+                        remedy="the consumer opens the stream again: its table is stale",
+                    )
+                records.stream = stream
 
 
 def _with_end(progress: PartitionProgress) -> PartitionProgress:

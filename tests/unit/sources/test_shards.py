@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.record import PARTITION_ENDED, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.aws import KinesisSource
@@ -132,3 +133,18 @@ def test_what_many_splits_and_merges_cost_grows_with_their_number_alone() -> Non
     survey, before = reads.survey(), time.process_time()
     survey.open(reads.start(survey)).close()
     assert time.process_time() - before < MOST_SECONDS
+
+
+def test_a_stream_that_is_created_again_is_not_read_on_under_its_old_places() -> None:
+    reads = ShardReads()
+    reads.send("shard-0", 1_100)
+    reads.run()
+    survey = reads.survey()
+    with closing(survey.open(reads.start(survey))) as stream:
+        reads.streams.identity = "second"
+        reads.streams.streams[STREAM]["shard-0"].is_closed = True  # streams are looked at when a shard has ended, too
+        for _ in range(4):
+            stream.read(timedelta(milliseconds=5))
+        with pytest.raises(StreamMoved, match=r"the stream shop\.ev was deleted and created again"):
+            stream.check({})
+    assert "was deleted and created again since it was read" in str(reads.survey().stale[EVENTS])
