@@ -1,4 +1,4 @@
-"""Labels of time slices, and names of slice files: built and parsed."""
+"""The time; labels of time slices, and names of slice files: built and parsed."""
 
 import re
 from dataclasses import dataclass
@@ -10,6 +10,10 @@ _NAME = re.compile(
     r"(?P<start>\d{8}T\d{6}Z)-(?P<end>\d{8}T\d{6}Z)"
     r"\.(?P<first>[0-9a-f]{16})-(?P<next>[0-9a-f]{16})\.(?P<digest>[0-9a-f]{16})\.parquet"
 )
+
+
+def utc_now() -> datetime:
+    return datetime.now(tz=UTC)
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)

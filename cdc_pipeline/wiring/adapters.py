@@ -1,6 +1,5 @@
 """Chooses and builds the concrete source, object store and lake from the settings."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,7 @@ from cdc_pipeline.settings.lake_location import check_location, is_on_s3, parse_
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.steps import OnStep, no_step, step
+from cdc_pipeline.time_slice import utc_now
 
 if TYPE_CHECKING:
     from cdc_pipeline.lake.spark_lake import SparkLake
@@ -198,7 +198,3 @@ def open_lake(
         upsert=upsert,
         rows_without_spark=rows_without_spark,
     )
-
-
-def utc_now() -> datetime:
-    return datetime.now(tz=UTC)

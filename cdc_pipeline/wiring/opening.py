@@ -21,7 +21,8 @@ from cdc_pipeline.settings.file import load_settings, settings_path
 from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints
 from cdc_pipeline.settings.installation.state import home_of
 from cdc_pipeline.steps import OnStep, no_step
-from cdc_pipeline.wiring.adapters import open_lake, open_object_store, source_of, utc_now
+from cdc_pipeline.time_slice import utc_now
+from cdc_pipeline.wiring.adapters import open_lake, open_object_store, source_of
 from cdc_pipeline.wiring.pipeline import Pipeline
 
 if TYPE_CHECKING:

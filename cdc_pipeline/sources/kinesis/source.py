@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from cdc_pipeline.record import TableName
@@ -20,10 +20,7 @@ from cdc_pipeline.sources.kinesis.shards import ShardClient, place_of
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+from cdc_pipeline.time_slice import utc_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
