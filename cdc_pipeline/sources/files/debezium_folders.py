@@ -1,24 +1,21 @@
 """Folders of files with one Debezium event per line, one folder per stream partition. Files may grow."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import TableName, decode_position
-from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.record import decode_position
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
-from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import debezium_content
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, partition_folders
-from cdc_pipeline.sources.files.survey import EventOrder
+from cdc_pipeline.sources.files.survey import EventOrder, FileTransport
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.steps import OnStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebeziumFolders:
+class DebeziumFolders(FileTransport):
     """Implements `FileTransport`. `folder`: absolute path of the folder with the stream partitions."""
 
     folder: Path
@@ -26,15 +23,6 @@ class DebeziumFolders:
 
     def check_found(self) -> None:
         """Raises nothing: `stream_partitions` does, for a folder without any."""
-
-    def check_tables(self, tables: Collection[TableSettings]) -> Mapping[TableName, SourceError]:
-        """Returns nothing: the events themselves say which table and which columns they have."""
-        del tables
-        return {}
-
-    def without(self, tables: Collection[TableName]) -> "DebeziumFolders":
-        del tables
-        return self
 
     def stream_partitions(self) -> Mapping[int, str]:
         return {number: f"folder {number}" for number in partition_folders(self.folder)}
@@ -51,10 +39,6 @@ class DebeziumFolders:
         )
 
     decode = staticmethod(debezium_content)
-
-    def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> None:
-        """Opens nothing: the lines are events."""
-        del decoder, start
 
 
 def debezium_order(settings: DebeziumFilesSource) -> EventOrder:

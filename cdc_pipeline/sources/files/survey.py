@@ -41,16 +41,20 @@ class EventOrder:
 
 
 class FileTransport(Protocol):
-    """Where files are, and what a line of them means."""
+    """Where files are, and what a line of them means. What it does by default suits files of events."""
 
     def check_found(self) -> None:
         """Raises SourceError if there is no file at all. Called before the first file is read."""
 
     def check_tables(self, tables: Collection[TableSettings]) -> Mapping[TableName, SourceError]:
         """Returns tables of which no row could be applied, as their first files show. Called before their first run."""
+        del tables
+        return {}
 
     def without(self, tables: Collection[TableName]) -> "FileTransport":
         """Returns the transport that does not read the files of these tables."""
+        del tables
+        return self
 
     def stream_partitions(self) -> Mapping[int, str]:
         """Returns the stream partitions that there are now, each with its name, "" if it is the only one that can be.
@@ -66,6 +70,8 @@ class FileTransport(Protocol):
 
     def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> RowStream | None:
         """Opens the stream of files whose records are rows; None if their records are events."""
+        del decoder, start
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
