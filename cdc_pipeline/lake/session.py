@@ -102,6 +102,7 @@ def _with(url: str, *parameters: str) -> str:
 
 def client_of(url: str, session: str) -> SparkConnectClient:
     """Returns another client of an open session. The caller closes it."""
+    _check_encrypted(url)
     return SparkConnectClient(_Channel(_with(url, f"session_id={session}")))
 
 
@@ -126,12 +127,12 @@ def _check_encrypted(url: str) -> None:
 
     On the way to another machine, everything that a client sends can be read, including the token.
     """
-    address, _, parameters = url.removeprefix(_SCHEME).partition(_PARAMETERS)
-    if not is_this_machine(address.rpartition(":")[0].strip("[]")) and "use_ssl=" not in parameters:
+    channel = _Channel(url)
+    if not is_this_machine(channel.host.strip("[]")) and not channel.getDefault(_Channel.PARAM_USE_SSL, ""):
         raise SettingsError(
-            f"the Spark Connect server {address} is on another machine, and would be reached in plain text",
+            f"the Spark Connect server {channel.endpoint} is on another machine, and would be reached in plain text",
             expected="use_ssl=true in its URL, or use_ssl=false where the network between is trusted",
-            remedy=f"write spark: {_SCHEME}{address}{_PARAMETERS}use_ssl=true",
+            remedy=f"write spark: {_SCHEME}{channel.endpoint}{_PARAMETERS}use_ssl=true",
         )
 
 

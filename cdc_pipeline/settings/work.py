@@ -22,13 +22,22 @@ _THE_PIPELINES_OWN = (
     "spark.databricks.delta.commit.",
 )
 _MASTER = re.compile(r"local\[(\*|[1-9][0-9]*)\]|spark://[^/\s,@]+:[0-9]+(,[^/\s,@]+:[0-9]+)*")
+_SPARK_CONNECT = re.compile(
+    r"sc://(?:[^\s/;:@?#\[\]]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?(?:/(?:;[^\s;=?#]+=[^\s;=?#]+)*)?"
+)
+_HIGHEST_PORT = 65_535
 _SECRET = re.compile(r"secret|password|token|credential|access\.?key", re.IGNORECASE)
 
 
 def spark_url(value: str) -> str:
     """Raises ValueError for what is neither `embedded` nor the URL of a Spark Connect server."""
-    if value != EMBEDDED and not value.startswith("sc://"):
-        raise ValueError(f"{value!r} is neither embedded nor sc://host:port; for a cluster write driver.master")
+    found = _SPARK_CONNECT.fullmatch(value)
+    if value != EMBEDDED and (found is None or int(found[1] or 0) > _HIGHEST_PORT):
+        address = value.partition(";")[0]  # what follows may hold the token
+        raise ValueError(
+            f"{address!r} is neither embedded nor sc://host:port; for a cluster write driver.master, and parameters as"
+            " sc://host:port/;name=value;name=value, with %3D for = in a value"
+        )
     return value
 
 

@@ -14,6 +14,7 @@ from cdc_pipeline.metadata_store.database import create_store_engine
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.file import load_settings, matching_path
 from cdc_pipeline.settings.installation.state import open_installation
+from cdc_pipeline.settings.work import spark_url
 from cdc_pipeline.sources.postgres.session import connect
 from tests.support.settings_texts import WHOLE, changed, parsed, refusal
 
@@ -202,6 +203,37 @@ def test_a_mistake_beside_what_a_variable_sets_names_the_line_of_the_file() -> N
 def test_a_spark_that_is_no_spark_connect_server_is_refused() -> None:
     for url in ("local", "spark://h:7077", "http://h:15002"):
         assert f"spark: {url!r} is neither embedded nor sc://host:port" in refusal(WHOLE, {"CDC_SPARK": url})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sc://localhost:15002;token=s3cret",
+        "sc://localhost;token=s3cret",
+        "sc://localhost:port/;token=s3cret",
+        "sc://localhost:65536/;token=s3cret",
+        "sc://localhost/;token=s3cret=",
+        "sc://localhost/;token=s3c#s3cret",
+        "sc://localhost/;token=a s3cret",
+        "sc:///;token=s3cret",
+    ],
+)
+def test_a_url_of_spark_that_its_client_could_not_read_is_refused_without_its_token(url: str) -> None:
+    found = refusal(WHOLE, {"CDC_SPARK": url})
+    assert "is neither embedded nor sc://host:port" in found
+    assert "s3c" not in found
+
+
+def test_every_form_of_a_url_of_spark_is_taken() -> None:
+    for url in (
+        "embedded",
+        "sc://h",
+        "sc://h/",
+        "sc://h:15002",
+        "sc://[::1]:1/;token=a%3D",
+        "sc://h/;a=b;use_ssl=true",
+    ):
+        assert spark_url(url) == url
 
 
 def test_a_state_folder_that_cannot_be_created_names_its_variable(tmp_path: Path) -> None:
