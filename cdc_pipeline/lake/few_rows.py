@@ -22,7 +22,12 @@ from cdc_pipeline.types.row_order import ascending
 
 MOST_BYTES = 32 << 20
 """Of the rows in memory. They are held three times."""
-_PARQUET = {"compression": "zstd", "store_schema": False, "store_decimal_as_integer": True}
+_PARQUET = {
+    "compression": "zstd",
+    "store_schema": False,
+    "store_decimal_as_integer": True,
+    "write_page_checksum": True,
+}
 """Spark writes decimals of at most 18 digits as integers, too."""
 _FIELD_ID = "PARQUET:field_id"
 _SAME_TEXT = ("STRING", "SMALLINT", "INT", "BIGINT", "DATE", "BOOLEAN")

@@ -182,6 +182,19 @@ def test_spark_is_left_what_only_spark_can_do(store: LocalObjectStore) -> None:
     assert compact_few(store, by_double, few, no_step) is None
 
 
+def test_a_flipped_bit_in_any_page_is_found_when_the_file_is_read(store: LocalObjectStore) -> None:
+    table = table_of(EVERY_TYPE)
+    assert create_plain_table(DeltaLog(store, lake_key(table.name)), table, lambda: NOW)
+    content = store.get(without_spark(store, table, work_of(store, table, every_type())).key)
+    group = pq.read_metadata(pa.BufferReader(content)).row_group(0)
+    for column in map(group.column, range(group.num_columns)):
+        first = column.dictionary_page_offset or column.data_page_offset
+        damaged = bytearray(content)
+        damaged[first + column.total_compressed_size - 1] ^= 1
+        with pytest.raises(OSError, match="CRC checksum verification failed"):
+            pq.read_table(pa.BufferReader(damaged), page_checksum_verification=True)
+
+
 def created(store: LocalObjectStore, table: LakeTable) -> tuple[Action, Action]:
     """The protocol and the metadata, as far as they do not differ from creation to creation."""
     log = DeltaLog(store, lake_key(table.name))
