@@ -8,7 +8,6 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +25,6 @@ from cdc_pipeline.steps import OnStep, step
 Mask = npt.NDArray[np.bool_]
 _REPLACED = ("metaData", "protocol")
 """Kinds of actions of which only the last one counts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WrittenCheckpoint:
-    rows: int
-    files: int
-    size_bytes: int
 
 
 def write_checkpoint(store: ObjectStore, log: DeltaLog, version: int, kept_since: int, on_step: OnStep) -> None:
@@ -57,17 +49,12 @@ def write_checkpoint(store: ObjectStore, log: DeltaLog, version: int, kept_since
                 store.put_file_if_absent(log.checkpoint_key(version), file)
             except ObjectExists:  # another writer's checkpoint of this version has the same content
                 return
-    pointer = {
-        "version": version,
-        "size": written.rows,
-        "sizeInBytes": written.size_bytes,
-        "numOfAddFiles": written.files,
-    }
     with step(on_step, "lake_log.name_checkpoint"):
-        store.overwrite(log.last_checkpoint_key, json.dumps(pointer).encode())
+        store.overwrite(log.last_checkpoint_key, json.dumps({"version": version, **written}).encode())
 
 
-def _write(file: Path, log: DeltaLog, keys: list[str], newer: NewerActions, kept_since: int) -> _WrittenCheckpoint:
+def _write(file: Path, log: DeltaLog, keys: list[str], newer: NewerActions, kept_since: int) -> dict[str, int]:
+    """Returns what the log says about its last checkpoint."""
     rows, files, described = 0, 0, 0
     with closing(pyarrow.parquet.ParquetWriter(file, ROWS, store_schema=False, write_page_checksum=True)) as writer:
         for batch in _batches(log, keys, newer, kept_since):
@@ -77,7 +64,7 @@ def _write(file: Path, log: DeltaLog, keys: list[str], newer: NewerActions, kept
             described += sum(batch.num_rows - batch.column(kind).null_count for kind in _REPLACED)
     if described != len(_REPLACED):
         raise UnknownContent(f"{described} actions of metaData and protocol")
-    return _WrittenCheckpoint(rows=rows, files=files, size_bytes=file.stat().st_size)
+    return {"size": rows, "sizeInBytes": file.stat().st_size, "numOfAddFiles": files}
 
 
 def _batches(log: DeltaLog, keys: list[str], newer: NewerActions, kept_since: int) -> Iterator[pa.RecordBatch]:

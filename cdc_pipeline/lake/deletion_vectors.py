@@ -1,5 +1,6 @@
 """Deletion vectors in the format of Delta's PROTOCOL.md: the indexes of the deleted rows of a data file."""
 
+import base64
 import struct
 import uuid
 import zlib
@@ -18,8 +19,9 @@ _MAGIC = 1_681_511_377
 _IN_TABLE, _INLINE = "u", "i"
 _UUID_LETTERS = 20
 """The length of a UUID in base 85. Text before it is a folder."""
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_BASE, _WORD_BYTES, _WORD_LETTERS = 85, 4, 5
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_OF_PYTHON = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_Z85, _FROM_Z85 = bytes.maketrans(_OF_PYTHON, _Z85), bytes.maketrans(_Z85, _OF_PYTHON)
 
 
 _MOST_HELD_BYTES = 64 << 20
@@ -114,21 +116,11 @@ def vector_path(reference: str) -> str:
 
 def z85_encode(content: bytes) -> str:
     """Encodes bytes as Z85 text. The length of `content` is a multiple of four."""
-    letters = []
-    for (word,) in struct.iter_unpack(">I", content):
-        digits = [word // _BASE**power % _BASE for power in reversed(range(_WORD_LETTERS))]
-        letters += [_Z85[digit] for digit in digits]
-    return "".join(letters)
+    return base64.b85encode(content).translate(_TO_Z85).decode()
 
 
 def z85_decode(text: str) -> bytes:
-    words = []
-    for start in range(0, len(text), _WORD_LETTERS):
-        word = 0
-        for letter in text[start : start + _WORD_LETTERS]:
-            word = word * _BASE + _Z85.index(letter)
-        words.append(word.to_bytes(_WORD_BYTES, "big"))
-    return b"".join(words)
+    return base64.b85decode(text.encode().translate(_FROM_Z85))
 
 
 def _framed(data: bytes) -> bytes:
