@@ -9,7 +9,7 @@ from cdc_pipeline.lake.columns import definition
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
-from cdc_pipeline.lake.session import checkpointed
+from cdc_pipeline.lake.session import checkpointed, cleaned_up
 from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import ABSENT, COMMIT_TIME, OLD_ID_PREFIX, OPERATION, VERSION, Column, TableSchema
@@ -49,10 +49,8 @@ class Views:
 @contextmanager
 def opened_views(session: SparkSession) -> Iterator[Views]:
     views = Views(session)
-    try:
+    with cleaned_up(session, views.drop_all):
         yield views
-    finally:
-        views.drop_all()
 
 
 def claim_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> ClaimShape:

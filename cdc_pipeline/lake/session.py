@@ -1,7 +1,7 @@
 """Spark Connect sessions: tuned for small merges and isolated from each other."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import cast
 
 import structlog
@@ -230,13 +230,40 @@ def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
 
     A transaction version or userMetadata that stays in the session would change the next write, or suppress it.
     """
-    try:
+
+    def unset() -> None:
+        for name in confs:
+            session.conf.unset(name)
+
+    with cleaned_up(session, unset):
         for name, value in confs.items():
             session.conf.set(name, value)
         yield
+
+
+@contextmanager
+def cleaned_up(session: SparkSession, clean: Callable[[], None]) -> Iterator[None]:
+    """Calls `clean` at the end. If the server no longer answers, gives up soon, and keeps the error that says so."""
+    is_away = False
+    try:
+        yield
+    except PySparkException as error:
+        is_away = _has_status(error, _UNREACHABLE)
+        raise
     finally:
-        for name in confs:
-            session.conf.unset(name)
+        with _few_tries(session) if is_away else nullcontext():
+            clean()
+
+
+@contextmanager
+def _few_tries(session: SparkSession) -> Iterator[None]:
+    policies = session.client.get_retry_policies()
+    session.client.set_retry_policies([DefaultPolicy(max_retries=_FEW_TRIES)])
+    try:
+        with suppress(PySparkException):
+            yield
+    finally:
+        session.client.set_retry_policies(policies)
 
 
 def checkpointed(session: SparkSession, frame: DataFrame) -> DataFrame:

@@ -4,9 +4,10 @@ import pytest
 from grpc import StatusCode
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectGrpcException
+from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from cdc_pipeline.errors import LakeAway, LakeError
-from cdc_pipeline.lake.session import SessionLost, spark_calls
+from cdc_pipeline.lake.session import SessionLost, cleaned_up, leave_lost, spark_calls, untuned_session
 
 
 def test_an_error_names_its_innermost_cause() -> None:
@@ -37,6 +38,26 @@ def test_whoever_cannot_be_reached_is_away_and_whoever_answers_is_not(
         raise error
     assert type(caught.value) is expected
     assert caught.value.outage is issubclass(expected, LakeAway)
+
+
+@pytest.mark.filterwarnings("ignore:.RETRIES_EXCEEDED")
+def test_after_a_server_that_is_away_nothing_is_waited_for_a_second_time() -> None:
+    """A worker would hold its lease meanwhile, and show the error of the clean-up."""
+    session = untuned_session("sc://127.0.0.1:1")
+    given = [DefaultPolicy(max_retries=7, initial_backoff=1, max_backoff=1)]
+    session.client.set_retry_policies(given)
+    seen = list[RetryPolicy]()
+
+    def clean() -> None:
+        seen.extend(session.client.get_retry_policies())
+        session.conf.unset("a")
+
+    with pytest.raises(SparkConnectGrpcException) as caught, cleaned_up(session, clean):
+        session.conf.set("a", "b")
+    assert not isinstance(caught.value.__context__, SparkConnectGrpcException)
+    assert [policy.max_retries for policy in seen] == [3]
+    assert list(session.client.get_retry_policies()) == given
+    leave_lost(session)
 
 
 @pytest.mark.parametrize(
