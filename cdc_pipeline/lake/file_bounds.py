@@ -66,9 +66,17 @@ class BoundsIndex:
         self._unknown: Rows = np.array(unknown, dtype=np.int64)
         self._numbers: Rows = np.array(known, dtype=np.int64)[order]
         self._lows, self._highs = np.array(lows, dtype=kind)[order], np.array(highs, dtype=kind)[order]
+        self._places: Rows = np.full(len(known) + len(unknown), -1, dtype=np.int64)
+        self._places[self._numbers] = np.arange(len(order))
         starts = np.arange(0, len(order), _BLOCK)
         self._block_lows = self._lows[starts]
         self._block_highs = np.maximum.reduceat(self._highs, starts) if len(order) else self._highs
+
+    def reaching(self, numbers: Rows, low: Any) -> Rows:
+        """Returns which of these files have a maximum of at least `low`, or no bounds. Looks at no other file."""
+        known = self._places[numbers] >= 0
+        ended = numbers[known][self._highs[self._places[numbers[known]]] < low]
+        return np.setdiff1d(numbers, ended)
 
     def within(self, spans: Sequence[Bounds]) -> Rows:
         """Returns the numbers of the files whose bounds meet one of the spans, and of those without bounds, sorted."""

@@ -68,11 +68,9 @@ class LakeFiles:
         type_ = _pruned_by(dict(self.columns)[key[0]]) if key else None
         if type_ is None or not ranges or any(not isinstance(part.low, type_) for part in ranges):
             return self.state.files.paths() if not self.ending_from else self._ending()
-        found = self.state.files.within(physical_fields(self.state.metadata)[key[0]][0], ranges)
-        if not self.ending_from:
-            return found
-        ending = set(self._ending())
-        return [path for path in found if path in ending]
+        physical = physical_fields(self.state.metadata)
+        reaching = (physical[END_VERSION][0], self.ending_from) if self.ending_from else None
+        return self.state.files.within(physical[key[0]][0], ranges, reaching)
 
     def _ending(self) -> list[str]:
         """Returns the files of periods that go on, which have no bounds of END_VERSION, and those that end late enough.

@@ -61,10 +61,11 @@ class TableFiles:
         (found,) = plain_actions(self._columns.slice(row, 1))
         return found
 
-    def within(self, column: str, ranges: Sequence[KeyRange]) -> list[str]:
+    def within(self, column: str, ranges: Sequence[KeyRange], reaching: tuple[str, str] | None = None) -> list[str]:
         """Returns the paths of the files that may have values of `column` within `ranges`, by their statistics.
 
-        `column` is the name inside files. Files without minimum and maximum are always included.
+        `reaching`: another column and a text; files whose texts are all less are left out. Columns have their names
+        inside files. Files without minimum and maximum are always included.
         """
         spans = joined(ranges)
         bounds_of, index = self._index(column, type(spans[0][0]))
@@ -77,6 +78,11 @@ class TableFiles:
             return bounds is None or (span < len(spans) and lows[span] <= bounds[1])
 
         newer = [path for path, file in self._newer.items() if may_match(file)]
+        if reaching is not None:
+            (texts_of, texts), least = self._index(reaching[0], str), reaching[1]
+            rows = texts.reaching(rows, least)
+            ends = ((path, texts_of(self._newer[path].get("stats"))) for path in newer)
+            newer = [path for path, bounds in ends if bounds is None or bounds[1] >= least]
         return [*self._paths_of(rows[self._is_live[rows]]), *newer]
 
     def worn(self, small_bytes: int, deleted_share: float) -> list[WornFile]:

@@ -13,7 +13,7 @@ from cdc_pipeline.lake.file_bounds import BoundsIndex
 from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.table_files import FILE_TYPE, TableFiles
 
-COLUMN = "full, name"
+COLUMN, END = "full, name", "end"
 WIDTH = 10_000
 
 
@@ -81,6 +81,29 @@ def test_a_search_finds_what_a_look_at_each_file_finds(kind: type, seed: int) ->
         assert files.get(path) == known[path]
     assert files.get("base-x") is None
     assert not files.has_files_elsewhere
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_files_of_ids_whose_periods_ended_long_ago_are_left_out(kind: type) -> None:
+    """One in three goes on, and has no bounds."""
+    chance = Random(3)
+    known = {path: file_of(kind, path, chance) for path in (f"file-{number}" for number in range(1_400))}
+    ends = dict[str, str]()
+    for path, file in known.items():
+        stats = json.loads(file["stats"])
+        if chance.random() < 0.67 and stats.get("minValues") and stats.get("maxValues"):
+            ends[path] = f"{chance.randrange(WIDTH):06d}"
+            stats["minValues"][END], stats["maxValues"][END] = "", ends[path]
+            file["stats"] = json.dumps(stats)
+    older, newer = list(known.values())[:1_100], list(known.values())[1_100:]
+    files = TableFiles([pa.array([encoded(FILE_TYPE, file) for file in older], FILE_TYPE)])
+    files.follow([{"add": file} for file in newer])
+    files.follow([{"remove": {"path": path}} for path in chance.sample(sorted(known), 100) if known.pop(path)])
+    for low in range(0, WIDTH, 1_000):
+        ranges, least = [KeyRange(key(kind, low), key(kind, low + 900))], f"{chance.randrange(WIDTH):06d}"
+        wanted = [path for path in matching(kind, known, ranges) if ends.get(path, least) >= least]
+        assert sorted(files.within(COLUMN, ranges, (END, least))) == wanted
+    assert TableFiles().within(COLUMN, [KeyRange(1, 2)], (END, "")) == []
 
 
 def test_a_column_that_gets_another_type_is_searched_by_its_new_values() -> None:
