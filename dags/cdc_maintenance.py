@@ -1,12 +1,10 @@
 """Daily maintenance: merges the lake's small files, and deletes files and rows that are no longer needed."""
 
-from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 from cdc_dag import configured_settings, database_tag, default_args, runbook
-from cdc_params import retention_days
 
 from cdc_pipeline.record import TableName
 
@@ -17,7 +15,6 @@ with DAG(
     description="Merges the lake's small files, and deletes files and metadata that are older than pipeline.yml keeps",
     doc_md=runbook("cdc_maintenance"),
     schedule=CronTriggerTimetable("17 3 * * *", timezone="UTC"),
-    params={"retention_days": retention_days()},
     tags=["cdc", database_tag(SETTINGS)],
     default_args=default_args(),
     max_active_runs=1,
@@ -26,12 +23,12 @@ with DAG(
 ):
 
     @task(max_active_tis_per_dag=1, map_index_template="{{ task.op_kwargs['quoted_table'] | unquote }}")
-    def maintain_table(quoted_table: str, params: Any = None) -> dict[str, Any]:
+    def maintain_table(quoted_table: str) -> dict[str, Any]:
         from cdc_pipeline.wiring import opened_pipeline
 
         table = TableName.parse(unquote(quoted_table))
         with opened_pipeline() as pipeline:
-            return pipeline.maintenance().maintain(table, timedelta(days=params["retention_days"]))
+            return pipeline.maintenance().maintain(table)
 
     @task
     def delete_old() -> dict[str, Any]:

@@ -14,7 +14,6 @@ WHAT = "What"
 HOW = "How"
 OTHER_TASK_SLOTS = 2
 """Task slots of Airflow that are not for workers: one is for the orchestrator, and one stays free for slices."""
-SHORTEST_RETENTION_DAYS = 7
 
 
 def tables(settings: Settings) -> Param:
@@ -107,18 +106,5 @@ def poll_seconds(settings: Settings) -> Param:
         maximum=600,
         title="Poll interval (seconds)",
         description="How often the orchestrator checks the progress of the worker slots.",
-        section=HOW,
-    )
-
-
-def retention_days() -> Param:
-    return Param(
-        SHORTEST_RETENTION_DAYS,
-        type="integer",
-        minimum=SHORTEST_RETENTION_DAYS,
-        maximum=3650,
-        title="Retention (days)",
-        description="Files are deleted when no version of the table younger than this uses them."
-        " Readers can go back in time by as much.",
         section=HOW,
     )

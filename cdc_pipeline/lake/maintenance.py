@@ -9,7 +9,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.errors import CdcError, UsageError
+from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.checkpoint_rows import UnknownContent
 from cdc_pipeline.lake.delta_log import DeltaLog
@@ -25,13 +25,12 @@ from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
 
-SHORTEST_RETENTION = timedelta(days=7)
-_HOUR = timedelta(hours=1)
+USUAL_RETENTION = timedelta(days=7)
 _CHECKPOINT_INTERVAL = 10
 """Delta's default, in versions."""
 _FILES_PER_INTERVAL = 100_000
 """The interval grows by itself for each of so many files, so that the cost of checkpoints per commit stays bounded."""
-_FILE_RETENTION, _LONGEST_RETENTION = "delta.deletedFileRetentionDuration", "interval 7 days"
+_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _LEFT_TO_DELTA = (
     "delta.checkpoint.writeStatsAsStruct",
     "delta.checkpoint.writeStatsAsJson",
@@ -74,7 +73,7 @@ def checkpoint_when_due(
     least = interval * (1 + len(state.files) // _FILES_PER_INTERVAL)
     if state.version - max(state.checkpoint, 0) < least:
         return
-    now, retention = clock(), duration_of(configuration.get(_FILE_RETENTION, _LONGEST_RETENTION))
+    now, retention = clock(), file_retention(configuration)
     try:
         state.checkpoint, _ = log.checkpoint_before(state.version)
         if state.version - max(state.checkpoint, 0) < least:
@@ -145,19 +144,9 @@ def is_tombstone(table: LakeTable, below_version: str) -> str:
     return f"{DELETED} AND {dead} AND {older}"
 
 
-def vacuum(session: SparkSession, url: str, retention: timedelta) -> None:
-    """Deletes files that no version younger than `retention` refers to.
-
-    Raises UsageError below seven days, because a paused worker or reader may still use an older version.
-    """
-    if retention < SHORTEST_RETENTION:
-        raise UsageError(
-            f"files unused for {retention} are to be deleted",
-            expected=f"a retention of at least {SHORTEST_RETENTION}",
-            remedy="a shorter one could take files from a reader or a paused worker",
-        )
-    hours = -(-retention // _HOUR)
-    session.sql(f"VACUUM {table_at(url)} RETAIN {hours} HOURS").collect()
+def vacuum(session: SparkSession, url: str) -> None:
+    """Deletes files that only versions refer to which were replaced longer ago than `file_retention`."""
+    session.sql(f"VACUUM {table_at(url)}").collect()  # Delta ignores every RETAIN other than 0 HOURS
 
 
 _UNFINISHED_FOLDER = "_temporary"
@@ -212,6 +201,12 @@ def clean_log(
         expired = [found.key for found in store.list_prefix(log.folder) if _version_of(found.key) < kept_from]
         store.delete_all(sorted(expired, key=_version_of))
     return len(expired)
+
+
+def file_retention(configuration: Mapping[str, str]) -> timedelta | None:
+    """Returns for how long files of replaced versions are kept. None if the table property cannot be read."""
+    text = configuration.get(_FILE_RETENTION)
+    return USUAL_RETENTION if text is None else duration_of(text)
 
 
 def duration_of(text: str) -> timedelta | None:

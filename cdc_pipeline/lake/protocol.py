@@ -289,8 +289,8 @@ class Lake(Protocol):
     def purge(self, table: LakeTable, below_version: str) -> None:
         """Removes tombstones with a lower version, unless deletes are soft. No older event may still arrive."""
 
-    def vacuum(self, table: LakeTable, retention: timedelta) -> None:
-        """Deletes files that no version younger than `retention` refers to, also unfinished ones of killed writes."""
+    def vacuum(self, table: LakeTable) -> None:
+        """Deletes files that no version needs which the table still keeps, also unfinished ones of killed writes."""
 
 
 class Clock(Protocol):

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, fence_of, read_fence
-from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
+from cdc_pipeline.lake.maintenance import file_retention
 from cdc_pipeline.lake.new_shape import both_protocols
 from cdc_pipeline.lake.protocol import Clock, Fence, LakeTable
 from cdc_pipeline.lake.publication import remove
+from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_features import check_features
 from cdc_pipeline.steps import OnStep, step
 
@@ -30,7 +31,8 @@ def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_st
         commit, number = _fence_at(log, table, to_version)
         if fence.rewound_from is not None and fence.number == number:
             return fence
-        _check_kept(log, table, to_version, now)
+        kept = file_retention(configuration_of(log.metadata(fence.lake_version))) or timedelta()
+        _check_kept(log, table, to_version, now, kept)
         check_features(log, fence.lake_version, "a rewind")
         then, latest = log.active_files(to_version), log.active_files(fence.lake_version)
         shape = _shape_then(log, to_version, fence.lake_version)
@@ -72,20 +74,19 @@ def _fence_at(log: DeltaLog, table: LakeTable, version: int) -> tuple[Commit, in
     )
 
 
-def _check_kept(log: DeltaLog, table: LakeTable, version: int, now: datetime) -> None:
+def _check_kept(log: DeltaLog, table: LakeTable, version: int, now: datetime, kept: timedelta) -> None:
     """Raises LakeError if maintenance may have deleted files of `version`.
 
-    Maintenance keeps a version's files for at least SHORTEST_RETENTION after the next version. One hour of it is
-    reserve.
+    Maintenance keeps a version's files for as long as `kept` after the next version. One hour of it is reserve.
     """
     following = log.read(version + 1)
     if following is None:
         return
     since = datetime.fromtimestamp(int(following.info.get("timestamp", 0)) / 1000, UTC)
-    if now - since > SHORTEST_RETENTION - timedelta(hours=1):
+    if now - since > kept - timedelta(hours=1):
         raise LakeError(
             f"version {version} of {table.name} was replaced at {since:%Y-%m-%dT%H:%M:%SZ}",
-            expected=f"less than {SHORTEST_RETENTION} ago: maintenance may have deleted its files",
+            expected=f"less than {kept} ago: maintenance may have deleted its files",
             remedy="choose a later position, or take a new snapshot",
         )
 

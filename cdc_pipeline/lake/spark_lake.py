@@ -251,12 +251,12 @@ class SparkLake:
             with step(self._on_step, "lake_table.purge"), self._calls(f"purging {each.name}"):
                 maintenance.purge(self.session, each, self._url(each), below_version)
 
-    def vacuum(self, table: LakeTable, retention: timedelta) -> None:
+    def vacuum(self, table: LakeTable) -> None:
         for each in filter(None, (table, self._history_table(table))):
             with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {each.name}"):
-                maintenance.vacuum(self.session, self._url(each), retention)
+                maintenance.vacuum(self.session, self._url(each))
             with step(self._on_step, "lake_table.vacuum"):
-                delete_leftovers(self._store, lake_key(each.name), self._clock() - retention)
+                delete_leftovers(self._store, lake_key(each.name), self._clock() - maintenance.USUAL_RETENTION)
 
     def _history_table(self, table: LakeTable) -> LakeTable | None:
         """Returns the table's history table. None if it keeps no history, or if the history has not begun."""

@@ -36,26 +36,25 @@ class Maintenance:
     oldest_version_to_come: Callable[[TableName], str]
     need: MaintenanceSettings
 
-    def maintain(self, table: TableName, retention: timedelta) -> dict[str, Any]:
-        """Rewrites files that have decayed, removes tombstones, then deletes files that no younger version names.
+    def maintain(self, table: TableName) -> dict[str, Any]:
+        """Rewrites files that have decayed, removes tombstones, then deletes files of versions that are not kept.
 
-        `retention` is the age of these versions. One run rewrites at most `need.run_bytes`; the report says how many
-        files are left for the next one.
+        One run rewrites at most `need.run_bytes`; the report says how many files are left for the next one.
 
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
         Reports a busy lease, a table that is not registered, or one without a lake, and leaves the table to the next
-        run. Raises UsageError for a retention below seven days. If files cannot be rewritten, it does the rest before
-        it raises LakeError; if a server does not answer, it ends at once.
+        run. If files cannot be rewritten, it does the rest before it raises LakeError; if a server does not answer, it
+        ends at once.
         """
         started = time.monotonic()
-        ended, files = self._maintain(table, retention)
+        ended, files = self._maintain(table)
         seconds = round(time.monotonic() - started, 1)
         report = {"table": str(table), "ended": ended, "files": str(files), "seconds": seconds}
         log.info("maintenance ended", **report)
         return report
 
-    def _maintain(self, table: TableName, retention: timedelta) -> tuple[str, Optimization]:
+    def _maintain(self, table: TableName) -> tuple[str, Optimization]:
         row = self.work.store.tables.find(table)
         if row is None:
             return NOT_REGISTERED, Optimization()
@@ -66,7 +65,7 @@ class Maintenance:
                     return "the table has no lake yet", Optimization()
                 self.work.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
                 files, failure = self._optimize(lake_table)
-                ended = self._delete(held[1], lake_table, row.table_id, retention)
+                ended = self._delete(held[1], lake_table, row.table_id)
         except LeaseBusy as busy:
             return f"left for the next run: {busy.found}", Optimization()
         if failure is not None:
@@ -82,7 +81,7 @@ class Maintenance:
             log.exception("files were not rewritten", table=str(table.name))
             return Optimization(), error if isinstance(error, CdcError) else LakeError.unforeseen(error)
 
-    def _delete(self, keeper: LeaseKeeper, table: LakeTable, table_id: int, retention: timedelta) -> str:
+    def _delete(self, keeper: LeaseKeeper, table: LakeTable, table_id: int) -> str:
         """Deletes tombstones and unused files. Returns how that ended."""
         keeper.check()
         below = self._purgeable(table, table_id)
@@ -91,7 +90,7 @@ class Maintenance:
         keeper.check()
         if self.work.store.snapshots.active_snapshot(table_id) is not None:
             return "done, but no file is deleted: a snapshot is under way, and may have written some"
-        self.work.lake.vacuum(table, retention)
+        self.work.lake.vacuum(table)
         return "done"
 
     def _purgeable(self, table: LakeTable, table_id: int) -> str:

@@ -5,7 +5,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -24,7 +23,6 @@ from tests.support.eventually import eventually
 from tests.support.pipelines import consume
 
 TIMEOUT_SECONDS = 180
-WEEK = timedelta(days=7)
 _STOPPED = "T"
 
 
@@ -42,7 +40,7 @@ def snapshot_to_lake(pipeline: Pipeline, table: TableName) -> None:
 
 
 def maintain(pipeline: Pipeline, table: TableName) -> None:
-    pipeline.maintenance().maintain(table, WEEK)
+    pipeline.maintenance().maintain(table)
 
 
 VERBS: Mapping[str, Callable[[Pipeline, TableName], None]] = {

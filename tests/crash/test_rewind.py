@@ -199,9 +199,9 @@ def test_maintenance_deletes_no_file_while_a_snapshot_is_under_way(world: World)
         take_snapshot(pipeline, world.tables[:1])
     world.bury_the_dead()
     with world.process() as pipeline:
-        report = pipeline.maintenance().maintain(world.tables[0], timedelta(0))
+        report = pipeline.maintenance().maintain(world.tables[0])
         assert "no file is deleted: a snapshot is under way" in str(report["ended"])
-        assert pipeline.maintenance().maintain(world.tables[1], timedelta(0))["ended"] == "done"
+        assert pipeline.maintenance().maintain(world.tables[1])["ended"] == "done"
         take_snapshot(pipeline, world.tables[:1])
     go_on(world)
     check(world)

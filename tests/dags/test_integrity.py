@@ -9,7 +9,6 @@ import pytest
 
 from cdc_pipeline import errors
 from cdc_pipeline.errors import CdcError, LeaseBusy, StoreAway
-from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
@@ -68,10 +67,6 @@ def test_every_field_of_a_form_has_a_title_a_description_and_a_range(parsed: Any
             assert schema["items"]["enum"] == schema["examples"]
         else:
             assert schema["format"] == "date-time"
-
-
-def test_the_form_refuses_a_retention_that_the_lake_refuses(parsed: Any) -> None:
-    assert parsed["dags"]["cdc_maintenance"]["params"]["retention_days"]["minimum"] == SHORTEST_RETENTION.days
 
 
 def test_a_snapshot_leaves_room_for_its_orchestrator_and_for_slices(parsed: Any) -> None:

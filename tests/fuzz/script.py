@@ -37,7 +37,7 @@ from tests.support.pipelines import consume
 from tests.support.streams import database_of
 
 MOST_TURNS = 8
-A_WEEK, A_YEAR = timedelta(days=7), timedelta(days=365)
+A_YEAR = timedelta(days=365)
 MOMENT = timedelta(seconds=5)
 BEGIN = ("!snapshot", "!settle")
 _RUN = re.compile(r"!(\w+)(?: (?!killed|meanwhile)(\w+))?(?: (killed|meanwhile) (\d+)(?: (.*))?)?", re.DOTALL)
@@ -185,7 +185,7 @@ def run(pipeline: Pipeline, verb: str, table: str | None, export: Export | None 
             pipeline.cleanup().clean(now=pipeline.store.snapshot_history.now() + A_YEAR)
         case "maintain":
             for name in tables:
-                pipeline.maintenance().maintain(name, A_WEEK)
+                pipeline.maintenance().maintain(name)
         case "verify":
             verify(pipeline, tables)
         case "repair":

@@ -198,7 +198,7 @@ class MemoryLake:
         info = commit_info(operation="MAINTAIN", user_metadata="", read_version=stored.version, now=self._clock())
         log.append(stored.version + 1, [info, *replaced_files(table, stored, file, data_change=data_change)])
 
-    def vacuum(self, table: LakeTable, retention: timedelta) -> None:
+    def vacuum(self, table: LakeTable) -> None:
         """Nothing is ever old enough."""
 
     def rows(self, table: LakeTable) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume
 TABLE = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}
 NAME = TableName.parse("shop.public.t")
 UNORDERED = {"ordered": False, "sequence_by": ["source.lsn"], "late_by": "7d"}
-WEEK = timedelta(days=7)
 MILLISECONDS_A_DAY = 86_400_000
 Row = dict[str, Any]
 
@@ -55,7 +53,7 @@ def go_on(events: EventFolder) -> None:
 
 def keep_up(events: EventFolder) -> None:
     with opened(events) as pipeline:
-        assert pipeline.maintenance().maintain(NAME, WEEK)["ended"] == "done"
+        assert pipeline.maintenance().maintain(NAME)["ended"] == "done"
 
 
 def in_lake(events: EventFolder) -> tuple[dict[int, int], set[int]]:
@@ -213,4 +211,4 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
 
 def test_maintenance_leaves_a_table_that_is_not_registered_yet_to_the_next_run(tmp_path: Path, database: str) -> None:
     with opened(EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))) as pipeline:
-        assert pipeline.maintenance().maintain(NAME, WEEK)["ended"].startswith("the table is not registered yet")
+        assert pipeline.maintenance().maintain(NAME)["ended"].startswith("the table is not registered yet")

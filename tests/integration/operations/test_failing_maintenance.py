@@ -1,7 +1,7 @@
 """An error of maintenance that nobody foresaw fails no run of slices, and keeps no tombstone and no unused file."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,6 @@ from cdc_pipeline.steps import OnStep
 from tests.crash.invariants import check
 from tests.crash.world import World, waiting_world
 from tests.support.memory_lake import MemoryLake
-
-WEEK = timedelta(days=7)
 
 
 class LakeThatDecays(MemoryLake):
@@ -38,8 +36,8 @@ class LakeThatDecays(MemoryLake):
         super().purge(table, below_version)
         self._done.append(("purge", table.name))
 
-    def vacuum(self, table: LakeTable, retention: timedelta) -> None:
-        super().vacuum(table, retention)
+    def vacuum(self, table: LakeTable) -> None:
+        super().vacuum(table)
         self._done.append(("vacuum", table.name))
 
 
@@ -66,5 +64,5 @@ def test_maintenance_that_cannot_rewrite_files_does_the_rest_and_fails(
 ) -> None:
     things, *_ = world.tables
     with world.process() as pipeline, pytest.raises(LakeError, match="RuntimeError: the unforeseen"):
-        pipeline.maintenance().maintain(things, WEEK)
+        pipeline.maintenance().maintain(things)
     assert done == [("purge", things), ("vacuum", things)]
