@@ -13,9 +13,11 @@ from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
 from cdc_pipeline.lake.schema_change import Fitted, shape_at
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import ABSENT, COMMIT_TIME, CURRENT, DELETED, OPERATION, VALID_FROM, VERSION
+from cdc_pipeline.record import ABSENT, COMMIT_TIME, CONFIRMED, CURRENT, DELETED, OPERATION, VALID_FROM, VERSION
 
 _NOW, _HIDDEN_NOW = "cdc_row_now", "cdc_hidden_row_now"
+_RIGHT_AFTER = "+"
+"""Makes of a version one that is greater, and less than that of every later event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +57,12 @@ class AdoptedRows:
         own = (f"{given.get(name, f'CAST(NULL AS {type_})')} AS {name}" for name, type_ in HISTORY_TYPES)
         return f"SELECT {', '.join([*map(identifier, self.fitted.shape.names), *own])} FROM {_NOW}"
 
-    def name_differences(self, missing: list[str], at_version: str) -> int:
+    def name_differences(self, missing: list[str], at_version: str, *, has_all: bool) -> int:
         """Makes the view EVENT of events that turn the current periods into the table's rows; returns its length.
 
         A period that is newer than its row is kept. A hidden row says when its id was deleted. An id without any row
-        was deleted at `at_version`, or at the table's newest version if its period is newer than `at_version`.
+        was deleted at `at_version`. If its period is newer than that, it was deleted right after the last event of the
+        period if the table `has_all` that the history has, otherwise at the table's newest version.
         """
         shape = ClaimShape(columns=self.fitted.shape.types, key=self.fitted.table.schema.key)
         compared = [name for name in shape.others if name not in missing]
@@ -74,7 +77,9 @@ class AdoptedRows:
         history = table_at(self.store.spark_url(lake_key(history_of(self.table).name)))
         periods_now = f"(SELECT * FROM {history} WHERE {CURRENT} AND NOT {HIDDEN})"
         newest, at = f"(SELECT max({VERSION}) AS {VERSION} FROM {_NOW})", text_literal(at_version)
-        ended = f"coalesce(hidden.{VERSION}, IF(was.{VERSION} < {at}, {at}, newest.{VERSION}))"
+        last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})"
+        after = f"concat({last}, '{_RIGHT_AFTER}')" if has_all else f"newest.{VERSION}"
+        ended = f"coalesce(hidden.{VERSION}, IF({last} < {at}, {at}, {after}))"
         events = self.views.keep_sql(
             EVENT,
             f"""
@@ -86,6 +91,6 @@ class AdoptedRows:
             SELECT 'd', {ended}, {own}, {NO_NAMES}, {nothing}
             FROM {periods_now} AS was LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
             LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")}
-            CROSS JOIN {newest} AS newest WHERE was.{VERSION} < {ended}""",
+            CROSS JOIN {newest} AS newest WHERE {last} < {ended}""",
         )
         return events.count()

@@ -69,10 +69,12 @@ class RowHistory:
         check_history(self.table)
         fence = self._fence()
         if fence is None or history_lags(fence, of_table):
+            if not any(content.rows for content in work.slices):
+                return  # the next claim with a change takes the rows over, and knows when it was made
             version = of_table.lake_version
             name = of_table.snapshot_id or f"lake version {version}"
-            cutoff, begins_at = work.cutoff_version, self._begins_at(work)
-            self.adopt(version, of_table.number, name, at=self._began(work), at_version=begins_at, cutoff=cutoff)
+            at, begins_at, cutoff = self._began(work), self._begins_at(work), work.cutoff_version
+            self.adopt(version, of_table.number, name, at=at, at_version=begins_at, cutoff=cutoff, has_all=True)
             fence = self._begun()
         if fence.claim_id == work.claim_id and fence.number == work.last_number:
             return
@@ -129,26 +131,23 @@ class RowHistory:
         return self._write(claim.fitted, claim.files, changed.sql, files), changed.replaced
 
     def adopt(
-        self, lake_version: int, fence_number: int, name: str, *, at: datetime, at_version: str, cutoff: str
+        self,
+        lake_version: int,
+        fence_number: int,
+        name: str,
+        *,
+        at: datetime,
+        at_version: str,
+        cutoff: str,
+        has_all: bool,
     ) -> None:
         """Takes over the rows of a version of the table, as changes at the moment `at`. Repeating it does nothing.
 
         `fence_number`: the last slice whose changes this version has. `name` says in the log where the rows came from.
-        An id that the version lacks was deleted at the version of its hidden row; without one at `at_version`, or at
-        the table's newest version if its period is newer than `at_version`. If other columns are the id now, all
-        periods end at `cutoff`, the version of the snapshot that brought the new id.
+        `at_version` and `has_all` say when missing rows were deleted; see `AdoptedRows.name_differences`. If other
+        columns are the id now, all periods end at `cutoff`, the version of the snapshot that brought the new id.
         """
-        if self._fence() is None:
-            with step(self.on_step, "lake_table.create"):
-                refuse_without_beginning(self.log, self.store)
-                self.session.sql(create_sql(self.history, self.store.spark_url(self._folder))).collect()
-        fence = self._begun()
-        with step(self.on_step, "lake_schema.read"):
-            shape = shape_at(self.log, fence.lake_version)
-        ids = ids_before(shape, self.table.schema, self.table.source_id)
-        if None in ids or (_has_begun(fence) and not self._are_ids(filter(None, ids))):
-            self._end_all(at, cutoff)
-            fence = self._begun()
+        fence = self._opened(at, cutoff)
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
         work = ClaimWork(claim_id="", first_number=fence_number, last_number=fence_number, slices=(rows,))
         fitted = self._follow(work, fence.lake_version, partial(planned_for_snapshot, self.history))
@@ -160,13 +159,28 @@ class RowHistory:
                 missing = adopted.name_rows(lake_version)
             if len(files.state.files):
                 with step(self.on_step, "lake_claim.deduplicate"):
-                    count = adopted.name_differences(missing, at_version)
+                    count = adopted.name_differences(missing, at_version, has_all=has_all)
                 work = replace(work, slices=(replace(rows, rows=count),))
                 claim = self._claim(views, fitted, work, files, is_adoption=True)
                 written, replaced = self._written(claim, {}, max(1, files_for(work)))
             else:
                 written, replaced = self._write(fitted, files, adopted.first_periods(), None), {}
             self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
+
+    def _opened(self, at: datetime, cutoff: str) -> Fence:
+        """Creates the history if there is none. If other columns are the id now, ends all periods."""
+        if self._fence() is None:
+            with step(self.on_step, "lake_table.create"):
+                refuse_without_beginning(self.log, self.store)
+                self.session.sql(create_sql(self.history, self.store.spark_url(self._folder))).collect()
+        fence = self._begun()
+        with step(self.on_step, "lake_schema.read"):
+            shape = shape_at(self.log, fence.lake_version)
+        ids = ids_before(shape, self.table.schema, self.table.source_id)
+        if None in ids or (_has_begun(fence) and not self._are_ids(filter(None, ids))):
+            self._end_all(at, cutoff)
+            fence = self._begun()
+        return fence
 
     def _are_ids(self, names: Iterable[str]) -> bool:
         """Returns whether no two rows of periods that go on are equal in these columns."""

@@ -196,7 +196,7 @@ class SparkLake:
             at = self._clock() if known is None else known.cutoff_time
             cutoff = "" if known is None else known.cutoff_version
             name = content.snapshot_id
-            history.adopt(version, content.fence_number, name, at=at, at_version=cutoff, cutoff=cutoff)
+            history.adopt(version, content.fence_number, name, at=at, at_version=cutoff, cutoff=cutoff, has_all=False)
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)

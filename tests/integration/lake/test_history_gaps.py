@@ -10,10 +10,10 @@ from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import DELETED, VALID_FROM, VALID_TO
+from cdc_pipeline.record import DELETED, VALID_FROM, VALID_TO, Column
 from cdc_pipeline.steps import Moment, no_step
 from tests.support.history_tables import publish, spans
-from tests.support.lake import NOW, PEOPLE, Feed, commit_time, event, lake_table_rows, table_of, version
+from tests.support.lake import NOW, PEOPLE, Feed, claim_of, commit_time, event, lake_table_rows, table_of, version
 
 
 @pytest.fixture
@@ -145,3 +145,48 @@ def test_claims_that_change_nothing_leave_no_gap(
     noting.upsert(table, feed.claim([event("u", 3, 1, name="b", age=1)]))
     assert len(commits) == 1
     assert spans(store, table) == {1: [("a", 1, 3), ("b", 3, None)]}
+
+
+def test_a_claim_that_only_changes_columns_leaves_the_gap_to_the_next(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    """A slice without rows does not say how new it is. The deleted row ended before what comes next, not after all."""
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
+    lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 3, 2)]))
+    wider = replace(PEOPLE, columns=(*PEOPLE.columns, Column(name="note", type="text")))
+    empty, changed = feed.slice([], schema=wider), replace(table, schema=wider)
+    lake.upsert(changed, claim_of([empty], [], empty.number, empty.number))
+    lake.upsert(changed, feed.claim([event("i", 5, 2, name="b", age=1, note="x")], schema=wider))
+    assert spans(store, changed) == {1: [("a", 1, None)], 2: [("a", 1, 5), ("b", 5, None)]}
+
+
+@pytest.mark.parametrize("kept", [(1,), ()], ids=["beside an older row", "in an empty table"])
+def test_an_id_that_was_deleted_meanwhile_ends_when_late_events_come_first(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed, kept: tuple[int, ...]
+) -> None:
+    """Nothing says when it was deleted: no row is as new as its period, and events of the claim may be older."""
+    lake.upsert(table, feed.claim([event("i", 1 + id_, id_, name="a", age=1) for id_ in (*kept, 2)]))
+    lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 5, 2)]))
+    lake.upsert(table, replace(feed.claim([event("i", 4, 3, name="late", age=1)]), late=True))
+    wanted = {id_: [("a", 1 + id_, None)] for id_ in kept} | {2: [("a", 3, 3)], 3: [("late", 4, None)]}
+    assert spans(store, table) == wanted
+    lake.upsert(table, feed.claim([event("i", 6, 2, name="b", age=1)]))
+    assert spans(store, table) == wanted | {2: [("a", 3, 3), ("b", 6, None)]}
+
+
+def test_an_id_whose_tombstone_was_purged_meanwhile_ends_after_its_last_event(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    events = [event("i", 1, 1, name="a", age=1), event("i", 2, 2, name="a", age=1), event("u", 7, 2, name="a", age=1)]
+    lake.upsert(table, feed.claim(events))
+    off = replace(table, keeps_history=False)
+    lake.upsert(off, replace(feed.claim([event("d", 8, 2), event("u", 5, 1, name="b", age=1)]), tombstones=True))
+    lake.purge(off, version(9))
+    lake.upsert(table, feed.claim([event("u", 9, 1, name="c", age=1)]))
+    wanted = {1: [("a", 1, 5), ("b", 5, 9), ("c", 9, None)], 2: [("a", 2, 7)]}
+    assert spans(store, table) == wanted
+    lake.upsert(table, feed.claim([event("i", 10, 2, name="d", age=1)]))
+    assert spans(store, table) == wanted | {2: [("a", 2, 7), ("d", 10, None)]}
