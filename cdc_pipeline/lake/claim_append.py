@@ -180,10 +180,10 @@ def _found(files: LakeFiles, found: pa.Table, *, are_live: bool) -> _Found:
 
 
 def _counts(found: _Found, written: tuple[DataFile, ...]) -> ClaimCounts:
-    rows = sum(file.rows for file in written)
+    rows = sum(file.rows for file in written)  # fewer than are replaced if an id was there twice
     return ClaimCounts(
-        inserted=rows - found.updated_rows,
+        inserted=max(0, rows - found.updated_rows),
         updated=found.updated_rows,
         deleted=found.deleted_rows,
-        ignored=found.delete_events - found.deleted_rows,
+        ignored=max(0, found.delete_events - found.deleted_rows),
     )

@@ -78,7 +78,8 @@ def test_a_claim_that_looks_at_the_lakes_rows_leaves_one_row_of_a_doubled_id(
     publish_doubled(arm, lake, table, 6, doubled=5)
     events = [event("i", 101, 0, name="whole", age=9), event("u", 102, 1, name="partial"), event("d", 103, 2)]
     events += [event("u", 60, 3, name="newer than one row", age=9), *move(104, (4,), (7,), age=9)]
-    lake.upsert(table, replace(feed.claim(events), late=True, tombstones=True))
+    counts = lake.upsert(table, replace(feed.claim(events), late=True, tombstones=True)).counts
+    assert min(counts.inserted, counts.updated, counts.deleted, counts.ignored) >= 0
     assert arm.values(table) == {
         0: ("whole", 9),
         1: ("partial", 1),
