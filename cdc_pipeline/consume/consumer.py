@@ -157,7 +157,7 @@ class Consumer:
     def end_column_changes(self, cut: CutSlices) -> None:
         """Drops the earlier columns of tables that changed before this cut began: no later event can have them."""
         for name, schema in list(self._changing.items()):
-            if cut.start >= schema.generation:
+            if _is_behind(cut, schema):
                 self._store.tables.end_change(self._table_ids[name], schema.generation)
                 del self._changing[name]
                 log.info("change of columns followed", table=str(name), columns=", ".join(schema.names))
@@ -212,7 +212,7 @@ class Consumer:
         silent = {
             (name, first): SliceRows(schema=schema, rows=event_schema(schema).empty_table())
             for name, schema in self._changing.items()
-            if cut.start >= schema.generation and name not in shown
+            if name not in shown and _is_behind(cut, schema)
         }
         return replace(cut, slices={**cut.slices, **silent})
 
@@ -263,6 +263,11 @@ class Consumer:
             self._schema_ids[table_id, schema] = known
             self._schemas[known] = schema
         return known
+
+
+def _is_behind(cut: CutSlices, schema: TableSchema) -> bool:
+    """Returns whether all of the cut lies behind the change to these columns. An empty cut has no slice to show it."""
+    return schema.generation <= cut.start < cut.end
 
 
 @contextmanager

@@ -42,9 +42,10 @@ class SliceRows:
 class CutSlices:
     """All time slices of one cut: every transaction of the half-open range [start, end) of positions.
 
-    `last_commit_position` is None when the range holds no transaction. `requested`: a marker message asked for a cut at
-    this position; such a cut is empty when the stream was cut there before. `read_until`: the time up to which the
-    source was read to its end, where only the consumer's own clock shows that it is over.
+    `last_commit_position` is None when the range holds no transaction. `requested`: a marker message or a change of
+    columns asked for a cut at this position, where no transaction need end; it is empty when the stream was cut there
+    before. `read_until`: the time up to which the source was read to its end, where only the consumer's own clock shows
+    that it is over.
     """
 
     start: int
@@ -116,11 +117,9 @@ class SliceCutter:
         return cuts
 
     def _next_cut(self) -> tuple[int, bool] | None:
-        """Returns the first position at which open events have to be cut, and whether a marker message requested it."""
-        limits = (*self._full(), *self._too_much_quarantined())
-        own = (*self._label_changes(), *self._schema_changes(), *limits, *self._at_column_changes())
-        positions = dict.fromkeys(own, False)
-        positions.update(self._marked())
+        """Returns the first position at which open events have to be cut, and whether the cut is requested there."""
+        own = (*self._label_changes(), *self._schema_changes(), *self._full(), *self._too_much_quarantined())
+        positions = dict.fromkeys(own, False) | dict.fromkeys(self._at_column_changes(), True) | self._marked()
         return min(((position, asked) for position, asked in positions.items() if position > self.start), default=None)
 
     def _labels(self) -> Integers:
@@ -243,8 +242,9 @@ def _characters(event: UnfitEvent) -> int:
 
 
 def _asked(marker: Marker) -> int | None:
-    """Returns the position at which a marker message requests a cut; None for any other, which anybody may write."""
-    return int(found[1], 16) if (found := _ASKED.match(marker.text)) else None
+    """Returns the position, up to its own, at which a marker message requests a cut; None for any other."""
+    found = _ASKED.match(marker.text)  # anybody may write one, also with a position that is still to come
+    return asked if found and (asked := int(found[1], 16)) <= marker.commit_position else None
 
 
 def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:

@@ -138,7 +138,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCut:
-    """The last registered cut. `requested`: a marker message requested a cut at exactly this position."""
+    """The last registered cut. `requested`: a cut was requested right at this position, so no transaction need end."""
 
     position: str
     requested: bool

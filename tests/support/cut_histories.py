@@ -84,7 +84,7 @@ def histories(draw: st.DrawFn, *, requests: bool = True) -> History:
         if kind == "heartbeat":
             mark = CUT + draw(st.sampled_from(("", ":1")))
         elif kind == "request":
-            edges = [START, *(each.end for each in transactions), position]
+            edges = [START, *(each.end for each in transactions), position, end, end + 30, (1 << 64) - 1]
             mark = f"{CUT_AT}{encode_position(draw(st.sampled_from(edges)))}:1"
         changes = tuple(draw_change(draw, schemas) for _ in range(draw(st.integers(0, 4)))) if mark is None else ()
         transactions.append(Transaction(position, end, time, changes, mark))

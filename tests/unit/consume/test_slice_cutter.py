@@ -1,9 +1,11 @@
 """A cut that somebody asks for at a place where the stream was cut before."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pytest
 
 from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, UNFIT_CHARACTERS, SliceCutter
 from cdc_pipeline.record import TableName, TableSchema, encode_position
@@ -21,8 +23,8 @@ def marked(position: int, text: str) -> EventBatch:
     return EventBatch(events=(), transactions=transactions, markers=(Marker(text=text, commit_position=position),))
 
 
-def cutter() -> SliceCutter:
-    return SliceCutter(start=10, commit_time=MORNING, slice_length=timedelta(minutes=1), slice_rows=100)
+def cutter(*, cut_at: Sequence[int] = ()) -> SliceCutter:
+    return SliceCutter(start=10, commit_time=MORNING, slice_length=timedelta(minutes=1), slice_rows=100, cut_at=cut_at)
 
 
 def unfit(position: int, characters: int) -> EventBatch:
@@ -82,3 +84,19 @@ def test_a_place_behind_which_the_stream_was_cut_cannot_be_asked_for_any_more() 
     under_test = cutter()
     under_test.add(marked(15, CUT))
     assert under_test.add(marked(16, f"{CUT_AT}{encode_position(12)}:somebody")) == []
+
+
+@pytest.mark.parametrize("position", [11, 10**6, (1 << 64) - 1])
+def test_a_place_that_is_still_to_come_cannot_be_asked_for(position: int) -> None:
+    under_test = cutter()
+    (cut,) = under_test.add(marked(10, f"{CUT_AT}{encode_position(position)}:somebody"))
+    assert (cut.end, cut.requested) == (11, False)
+    (following,) = under_test.add(marked(20, CUT))
+    assert (following.start, following.last_commit_position) == (11, 20)
+
+
+def test_a_cut_at_a_change_of_columns_is_requested_since_no_transaction_need_end_there() -> None:
+    under_test = cutter(cut_at=[15])
+    assert under_test.add(replace(marked(12, ""), markers=())) == []
+    (cut,) = under_test.add(replace(marked(20, ""), markers=()))
+    assert (cut.end, cut.last_commit_position, cut.requested) == (15, 12, True)
