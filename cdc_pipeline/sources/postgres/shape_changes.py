@@ -65,6 +65,21 @@ def compare_again(before: SourceShape, now: SourceShape) -> Unchanged | Followed
     return compare_shapes(before, now.with_types({column.number: column.type for column in before.columns}))
 
 
+def why_older_snapshots_differ(before: SourceShape, now: SourceShape) -> str | None:
+    """Returns why a snapshot from before may read other rows or values than it shows, None if it does not.
+
+    A range of pages of a new file has other rows, and a query that names a column reads the one that has the name now.
+    """
+    change = compare_again(before, now)
+    if isinstance(change, Retaken):
+        return change.reason
+    if before.file_number != now.file_number:
+        return "it has a new file, as after VACUUM FULL, CLUSTER or TRUNCATE"
+    names = {column.number: column.name for column in now.columns}
+    renamed = [column for column in before.columns if names.get(column.number, column.name) != column.name]
+    return f"the column {renamed[0].name!r} is now called {names[renamed[0].number]!r}" if renamed else None
+
+
 def _reasons(before: SourceShape, now: SourceShape, fixed: Collection[str]) -> list[str]:
     """Returns why the table needs a new snapshot; empty if it needs none."""
     known = {column.number: column for column in before.columns}

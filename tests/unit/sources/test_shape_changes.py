@@ -1,9 +1,11 @@
-"""Which changes of a column's type leave every value as it is printed."""
+"""What a difference between two shapes means: for the type of a column, and for a snapshot that is older than it."""
+
+from dataclasses import replace
 
 import pytest
 
 from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
-from cdc_pipeline.sources.postgres.shape_changes import Followed, Retaken, compare_shapes
+from cdc_pipeline.sources.postgres.shape_changes import Followed, Retaken, compare_shapes, why_older_snapshots_differ
 
 
 def of_type(type_oid: int, type_name: str) -> SourceShape:
@@ -38,3 +40,36 @@ def test_a_type_changes_without_a_copy_if_it_prints_each_value_as_before(
     before: str, now: str, answer: type[Followed | Retaken]
 ) -> None:
     assert type(compare_shapes(of_type(1, before), of_type(2, now))) is answer
+
+
+ID = of_type(23, "int4").columns[0]
+BEFORE = SourceShape(
+    oid=1, file_number=1, last_number=2, columns=(replace(ID, name="id"), replace(ID, number=2, name="size"))
+)
+
+
+def with_names(*names: str) -> SourceShape:
+    columns = zip(BEFORE.columns, names, strict=True)
+    return replace(BEFORE, columns=tuple(replace(column, name=name, changed_by="2") for column, name in columns))
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (replace(BEFORE, file_number=2), "has a new file"),
+        (with_names("size", "id"), "'id' is now called 'size'"),
+        (with_names("id", "amount"), "'size' is now called 'amount'"),
+        (replace(with_names("id", "size"), file_number=2), "rewritten together with its column 'id'"),
+    ],
+)
+def test_an_export_fails_if_a_page_or_a_name_may_show_something_else_than_at_the_cutoff(
+    now: SourceShape, words: str
+) -> None:
+    assert words in str(why_older_snapshots_differ(BEFORE, now))
+
+
+def test_an_export_goes_on_beside_a_new_column() -> None:
+    size = replace(BEFORE.columns[1], number=3, name="more", changed_by="2")
+    now = replace(BEFORE, last_number=3, columns=(*BEFORE.columns, size))
+    assert why_older_snapshots_differ(BEFORE, BEFORE) is None
+    assert why_older_snapshots_differ(BEFORE, now) is None
