@@ -1,17 +1,18 @@
 """Reads all columns that a table has at a held position, and checks that its rows as of there still exist."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 
-import psycopg2
+import psycopg2.errors
 import psycopg2.extensions
+from psycopg2 import sql
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Column, TableName
+from cdc_pipeline.settings.libpq import one_line
 from cdc_pipeline.sources.postgres.catalogue import canonical_type, read_types, rows
-from cdc_pipeline.sources.postgres.session import answering
+from cdc_pipeline.sources.postgres.page_ranges import plan_ranges
 
-_ACCESS_SHARE = "SELECT FROM {} LIMIT 0"
+_ACCESS_SHARE = sql.SQL("SELECT FROM ONLY {} LIMIT 0")
 _COLUMNS = """
 SELECT a.attname, a.atttypid, a.atttypmod, a.attnum
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -24,8 +25,8 @@ WITH RECURSIVE tree AS (
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
     UNION ALL
     SELECT c.oid, c.relkind, c.relfilenode
-    FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE tree.relkind = 'p'
+    FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
+    JOIN pg_class c ON c.oid = i.inhrelid WHERE tree.relkind = 'p'
 )
 SELECT coalesce(bool_or(relkind = 'r' AND pg_relation_filenode(oid) IS DISTINCT FROM relfilenode), false)
        OR coalesce(bool_or(relkind = 'p' AND (SELECT count(*) FROM pg_partition_tree(oid)) <> (
@@ -37,16 +38,17 @@ FROM tree
 def read_columns(connection: psycopg2.extensions.connection, table: TableName) -> tuple[Column, ...]:
     """Returns the columns as of the connection's snapshot, with generated ones; none for a table that does not exist.
 
-    Locks the table until the transaction ends, so that nobody can change its columns or rewrite it. Raises SourceError
-    if the table was rewritten, truncated or got other partitions since the snapshot: then its rows as of the snapshot
-    are gone. Raises SourceError, too, if the role may not read the table.
+    Locks the table, or each of its partitions, until the transaction ends, so that nobody can change its columns or
+    rewrite it. Raises SourceError if the table was rewritten, truncated or got other partitions since the snapshot:
+    then its rows as of the snapshot are gone. Raises SourceError, too, if the role may not read the table.
     """
-    with refused(table):
+    try:
         if not rows(connection, _COLUMNS, (table.schema, table.table)):
             return ()
-        quoted = _quoted(connection, table)
         with connection.cursor() as cursor:
-            cursor.execute(_ACCESS_SHARE.format(quoted))
+            for pages in plan_ranges(connection, table, sys.maxsize):
+                cursor.execute(_ACCESS_SHARE.format(sql.Identifier(pages.schema, pages.relation)))
+        quoted = _quoted(connection, table)
         if rows(connection, _CHANGED_SINCE, (table.schema, table.table, quoted))[0][0]:
             raise SourceError(
                 f"{table} was rewritten, truncated or parted otherwise while it was to be read",
@@ -55,21 +57,13 @@ def read_columns(connection: psycopg2.extensions.connection, table: TableName) -
             )
         types = read_types(connection)
         found = rows(connection, _COLUMNS, (table.schema, table.table))
-    return tuple(Column(name=row[0], type=canonical_type(types, row[1], row[2]), number=row[3]) for row in found)
-
-
-@contextmanager
-def refused(table: TableName) -> Iterator[None]:
-    """Raises errors of the server inside the block as SourceError about the table, with the server's message."""
-    try:
-        with answering():
-            yield
-    except psycopg2.Error as error:
+    except psycopg2.errors.InsufficientPrivilege as error:
         raise SourceError(
-            f"the source refuses to read {table}: {' '.join(str(error).split())}",
-            expected="a table that is there and may be read",
-            remedy="GRANT SELECT on it, or correct its name in pipeline.yml",
+            f"the source refuses to show {table}: {one_line(error)}",
+            expected="a role that may read all rows of the table, or of each of its partitions",
+            remedy="have an administrator run what cdc setup-source --print-sql prints",
         ) from error
+    return tuple(Column(name=row[0], type=canonical_type(types, row[1], row[2]), number=row[3]) for row in found)
 
 
 def _quoted(connection: psycopg2.extensions.connection, table: TableName) -> str:

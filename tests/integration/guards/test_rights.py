@@ -82,6 +82,7 @@ def copied(world: World) -> list[object]:
         known = pipeline.registered_stream().tables()[name]
         assert known.schema is not None
         with pipeline.source.hold_position("test", name="test") as held, pipeline.source.copy_at(held.exported) as copy:
+            assert copy.columns(known) == known.schema.columns
             return [row["id"] for block in copy.rows(name, known.schema) for row in block.rows.to_pylist()]
 
 
