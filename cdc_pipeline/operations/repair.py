@@ -23,6 +23,7 @@ from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.operations.held_cuts import HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.operations.source_copies import SourceCopies
+from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
@@ -148,9 +149,12 @@ class Repair:
         )
 
     def _found(self, table: LakeTable, held: HeldPosition, version: int) -> pa.Table:
-        """Returns the rows that differ. Raises CdcError if they are more than MOST_ROWS."""
-        with self.source.copy_at(held.exported) as source, self.copies.of(table.name, source, table.schema) as copy:
-            found = self._differing(table, copy.key, version)
+        """Returns the rows that differ. Raises CdcError for more than MOST_ROWS, and if the copy would lack rows."""
+        known = known_table(self.work.store, self.work.store.tables.table(table.name))
+        with self.source.copy_at(held.exported) as source:
+            source.columns(known)  # locks the table, and refuses one that was rewritten meanwhile
+            with self.copies.of(table.name, source, table.schema) as copy:
+                found = self._differing(table, copy.key, version)
         if found.num_rows > MOST_ROWS:
             raise CdcError(
                 f"more than {MOST_ROWS:,} rows of {table.name} differ",

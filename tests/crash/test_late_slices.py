@@ -99,6 +99,19 @@ def test_a_repair_that_fails_leaves_no_mark(world: World) -> None:
         assert not pipeline.store.tables.table(things).under_repair
 
 
+def test_a_table_that_is_rewritten_before_it_is_copied_is_not_repaired(world: World) -> None:
+    """To the held snapshot it is empty, so every row of the lake would be deleted."""
+    things = without_a_row(world)
+    with world.process() as pipeline:
+        before = lake_rows(pipeline, pipeline.lake_table(things))
+    rewrite = f"ALTER TABLE {things.table} ALTER id TYPE bigint"
+    with world.process(Meanwhile("table.repair", lambda: run_sql(world.source_url, rewrite))) as pipeline:
+        (repaired,) = pipeline.repair().run_each([things])
+        assert "was rewritten, truncated or parted otherwise" in str(repaired.problem)
+        assert not pipeline.store.tables.table(things).under_repair
+        assert lake_rows(pipeline, pipeline.lake_table(things)) == before
+
+
 def lose_a_row(world: World, table: TableName) -> None:
     """An event that does not fit is dropped, and the source is corrected without an event of that row."""
     run_sql(world.source_url, f"INSERT INTO {table.table} VALUES (9000, 'never', repeat('x', 3000), 1.5, 'infinity')")
