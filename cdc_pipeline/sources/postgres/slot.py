@@ -2,12 +2,15 @@
 
 import psycopg2.errors
 import psycopg2.extensions
+import structlog
 
 from cdc_pipeline.errors import SourceBusy, SourceError
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import KeptLog, shown_bytes
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, rows
 from cdc_pipeline.sources.postgres.statements import PLUGIN
+
+log = structlog.get_logger()
 
 _OLDEST_VERSION, _NEWEST_VERSION = 14, 19
 _KEPT_LOG = """
@@ -118,12 +121,15 @@ def log_warning(
 def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
     """Drops the slot, if it exists, and creates it again. Returns the position from which the new slot sends.
 
-    The new slot is copied to standbys (`failover`, from version 17 on) if the old one was. Raises SourceError while a
-    process reads the slot.
+    The new slot is copied to standbys (`failover`, from version 17 on) if the old one was. The log tells so before:
+    whoever is killed between the two leaves nothing else that tells. Raises SourceError while a process reads the slot.
     """
     connection.rollback()
     connection.autocommit = True
     before = rows(connection, _FAILOVER, (slot,))
+    options = ", failover => true" if before == [(True,)] else ""
+    if options:
+        log.warning("the slot is dropped and created again with failover", slot=slot)
     try:
         if before:
             rows(connection, "SELECT pg_drop_replication_slot(%s)", (slot,))
@@ -133,6 +139,5 @@ def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
             expected="nobody at work on the stream while it begins again",
             remedy="stop the consumer first",
         ) from error
-    options = ", failover => true" if before == [(True,)] else ""
     created = rows(connection, _CREATE.format(options), (slot, PLUGIN))
     return int(created[0][0])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import SourceChanged
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
@@ -102,6 +103,13 @@ def test_a_standby_that_was_promoted_without_what_is_registered_is_refused(
         with new.process() as pipeline, pytest.raises(SourceChanged, match="cdc setup-source --begin-again"):
             consume(pipeline)
         assert new.store_query("SELECT source_timeline FROM cdc.stream") == [(1,)]
+
+
+def test_a_new_beginning_keeps_the_slots_failover_and_the_log_tells_so_before(world: World) -> None:
+    with world.process() as pipeline, capture_logs() as logs:
+        pipeline.source_setup().begin_stream_again()
+    assert [log["slot"] for log in logs if "with failover" in log["event"]] == ["shop"]
+    assert one(world.source_url, "SELECT failover FROM pg_replication_slots WHERE NOT temporary") is True
 
 
 def test_the_history_of_timelines_tells_where_each_was_left() -> None:
