@@ -16,7 +16,7 @@ SELECT current_setting('wal_level'), current_setting('server_version_num')::int,
        -- the file's name has the timeline at once; the control file only after the checkpoint behind a promotion
        CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END,
-       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0'::pg_lsn END,
+       CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint END,
        -- Amazon RDS and Aurora let members of this role replicate, and set REPLICATION for nobody
        (SELECT rolreplication OR rolsuper OR EXISTS (
             SELECT FROM pg_roles AS r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'MEMBER'))
@@ -29,7 +29,7 @@ SELECT t.oid, n.nspname, t.typname, t.typtype, t.typbasetype, t.typtypmod,
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 _SLOT = """
-SELECT plugin, database, active_pid, confirmed_flush_lsn - '0/0'::pg_lsn, wal_status,
+SELECT plugin, database, active_pid, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, wal_status,
        to_jsonb(s) ->> 'invalidation_reason', coalesce((to_jsonb(s) ->> 'two_phase')::boolean, false)
 FROM pg_replication_slots AS s WHERE slot_name = %s
 """
@@ -55,7 +55,7 @@ _DECODES_AT_REPLICA = 190_000
 _VECTORS = frozenset({"int2vector", "oidvector"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Server:
     """A PostgreSQL server and the pipeline's role on it. `end_position`: the present end of its log."""
 
@@ -76,9 +76,9 @@ class Server:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TypeRow:
-    """The fields of one row of pg_type that decide a column's type."""
+    """The fields of one row of pg_type that decide a column's type, as `_TYPES` orders them."""
 
     namespace: str
     name: str
@@ -89,7 +89,7 @@ class TypeRow:
     category: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
     """A replication slot.
 
@@ -116,32 +116,12 @@ def read_server(connection: psycopg2.extensions.connection) -> Server:
             expected="the primary server",
             remedy="point source.url at the primary, or wait until this one is promoted",
         )
-    return Server(
-        wal_level=row[0],
-        version_number=row[1],
-        system_identifier=row[2],
-        timeline=row[3],
-        end_position=int(row[4]),
-        may_replicate=row[5],
-        user=row[6],
-        database=row[7],
-    )
+    return Server(*row)
 
 
 def read_types(connection: psycopg2.extensions.connection) -> dict[int, TypeRow]:
     """Returns every type by its oid. Read it again when a relation shows an oid that is not in it."""
-    return {
-        row[0]: TypeRow(
-            namespace=row[1],
-            name=row[2],
-            kind=row[3],
-            base=row[4],
-            base_modifier=row[5],
-            element=row[6],
-            category=row[7],
-        )
-        for row in rows(connection, _TYPES)
-    }
+    return {oid: TypeRow(*fields) for oid, *fields in rows(connection, _TYPES)}
 
 
 def canonical_type(types: Mapping[int, TypeRow], oid: int, modifier: int) -> str:
@@ -170,18 +150,7 @@ def column_type(types: Mapping[int, TypeRow], oid: int, modifier: int, *, as_tex
 
 def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | None:
     found = rows(connection, _SLOT, (slot,))
-    if not found:
-        return None
-    plugin, database, active_pid, confirmed, wal_status, lost_by, two_phase = found[0]
-    return Slot(
-        plugin=plugin,
-        database=database,
-        active_pid=active_pid,
-        confirmed_position=None if confirmed is None else int(confirmed),
-        wal_status=wal_status,
-        lost_by=lost_by,
-        two_phase=two_phase,
-    )
+    return Slot(*found[0]) if found else None
 
 
 def table_names(connection: psycopg2.extensions.connection) -> list[tuple[str, str, str]]:

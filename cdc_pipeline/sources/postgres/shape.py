@@ -105,7 +105,7 @@ COMPOSITE = "type "
 _END = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ShapeColumn:
     """One column. `number`: its attribute number. `changed_by`: the transaction that wrote its row of the catalogue.
 
@@ -275,16 +275,5 @@ def _shape(row: Sequence[Any]) -> SourceShape:
 
 
 def _column(entry: Sequence[Any]) -> ShapeColumn:
-    number, name, type_oid, modifier, changed_by, missing, generated, inputs, collation, expression = entry
-    return ShapeColumn(
-        number=number,
-        name=name,
-        type_oid=type_oid,
-        modifier=modifier,
-        changed_by=changed_by,
-        missing=missing,
-        generated=generated,
-        inputs=tuple(inputs or ()),
-        collation=collation,
-        expression=expression,
-    )
+    column = ShapeColumn(*entry)
+    return replace(column, inputs=tuple(column.inputs or ()))
