@@ -16,7 +16,6 @@ from cdc_pipeline.sources.pgoutput.messages import (
     parse_logical_message,
     parse_relation,
     parse_truncate,
-    parse_type,
 )
 from cdc_pipeline.sources.pgoutput.rows import RowGroup, decode_rows
 from cdc_pipeline.sources.pgoutput.timeline import Timeline, TimelineTransactions
@@ -57,7 +56,7 @@ class DecodedBatch:
 
 
 class PgOutputDecoder:
-    """Decodes feeds. Keeps the open transaction, the known relations and the names of types that are not built in.
+    """Decodes feeds. Keeps the open transaction and the known relations; names of types are passed over.
 
     A feed that raises DecodeError changes none of these.
     """
@@ -65,7 +64,6 @@ class PgOutputDecoder:
     def __init__(self) -> None:
         self.open_transaction: OpenTransaction | None = None
         self.relations: dict[int, Relation] = {}
-        self.type_names: dict[int, tuple[str, str]] = {}
         self.described_last: int | None = None
         """Oid of the relation that the last message described, None if it was another message."""
 
@@ -100,8 +98,6 @@ class PgOutputDecoder:
                 for message in _numbers(buffer, _MESSAGE)
             ),
         )
-        names = [parse_type(buffer.message(message)) for message in _numbers(buffer, _TYPE)]
-        self.type_names.update({oid: (namespace, name) for oid, namespace, name in names})
         self.relations = versions.latest
         self.described_last = described.before(len(buffer.kinds))
         self.open_transaction = timeline.carried

@@ -1,4 +1,4 @@
-"""Records of the pgoutput protocol, and parsers of its rare messages: relation, type, logical message, truncate."""
+"""Records of the pgoutput protocol, and parsers of its rare messages: relation, logical message, truncate."""
 
 import struct
 from dataclasses import dataclass
@@ -155,15 +155,6 @@ def _parse_column(reader: MessageReader) -> RelationColumn:
     name = reader.text()
     type_oid, modifier = reader.numbers(">Ii")
     return RelationColumn(name=name, type_oid=type_oid, modifier=modifier, is_key=bool(flags & 1))
-
-
-def parse_type(message: bytes) -> tuple[int, str, str]:
-    """Returns oid, namespace and name of a type."""
-    reader = MessageReader(message)
-    (oid,) = reader.numbers(">I")
-    namespace, name = reader.text(), reader.text()
-    reader.finish()
-    return oid, namespace or "pg_catalog", name
 
 
 def parse_logical_message(message: bytes, commit_lsn: int | None) -> LogicalMessage:
