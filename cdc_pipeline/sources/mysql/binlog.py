@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.constants import BINLOG
 from pymysqlreplication.event import (
     ExecuteLoadQueryEvent,
     FormatDescriptionEvent,
@@ -26,6 +27,7 @@ from pymysqlreplication.row_event import (
     UpdateRowsEvent,
     WriteRowsEvent,
 )
+from pymysqlreplication.table import Table
 
 from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.sources.mysql.dialect import Dialect
@@ -69,9 +71,26 @@ def _read_string(packet: Any) -> bytes:
     return octets
 
 
+_read_table_map = TableMapEvent.__init__
+
+
+def _read_any_table_map(event: Any, *arguments: Any, **options: Any) -> None:
+    """Reads the description of a table, without its columns if one has a type that the library does not know."""
+    try:
+        _read_table_map(event, *arguments, **options)
+    except Exception:
+        if not hasattr(event, "table"):
+            raise
+        event.columns = []
+        event.table_obj = Table(event.table_id, event.schema, event.table, event.columns)
+
+
 # The library takes the length of a column's name or of a label for seven bits per byte; servers write it like other
 # numbers of the protocol. Both are equal below 128 bytes. Its reader makes the packets itself and takes no other class.
 BinLogPacketWrapper.read_variable_length_string = _read_string
+TableMapEvent.__init__ = _read_any_table_map
+# The library leaves the last bytes of a description for its checksum. `Checksums` cuts that off before.
+BINLOG.BINLOG_CHECKSUM_LEN = 0
 
 
 class BinlogReader:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cdc_pipeline.errors import StreamMoved, TableStale
+from cdc_pipeline.errors import DecodeError, StreamMoved, TableStale
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.sources.mysql.row_image import RowDecoder
+from cdc_pipeline.sources.mysql.row_image import RowDecoder, RowImage
 from cdc_pipeline.sources.mysql.shape import TableShape
 from cdc_pipeline.sources.mysql.statements import Effect
 from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
@@ -65,6 +65,19 @@ class BinlogTable:
         while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
             self._follow()
         return self._shapes[0].schema(self.key)
+
+    def rows(
+        self, columns: tuple[LogColumn, ...], octets: bytes, bitmaps: Sequence[bytes]
+    ) -> tuple[BinlogLayout, list[tuple[RowImage, ...]]]:
+        """Returns the rows of an event with these columns, and how they are decoded.
+
+        Raises what `layout` raises, and TableStale for bytes that are not rows of these columns.
+        """
+        try:
+            layout = self.layout(columns)
+            return layout, layout.decoder.images(octets, bitmaps)
+        except DecodeError as error:
+            raise self._stale(f"has rows in the log that cannot be read: {error.found}", error.expected) from error
 
     def layout(self, columns: tuple[LogColumn, ...]) -> BinlogLayout:
         """Returns how rows with these columns are decoded.
@@ -130,6 +143,8 @@ class BinlogTable:
     def _unknown(self, columns: tuple[LogColumn, ...]) -> TableStale:
         shown = ", ".join(column.name or "?" for column in columns)
         expected = f"the columns ({', '.join(self._shapes[0].names)}) with the types of the catalogue"
+        if not columns:
+            return self._stale("has a column in the log whose type cannot be read", expected)
         if any(not column.name for column in columns):
             return self._stale(
                 "has rows in the log without the names of their columns", "binlog_row_metadata = FULL since before them"

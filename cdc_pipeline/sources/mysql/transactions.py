@@ -184,11 +184,11 @@ class TransactionReader:
         table = self.tables.get(name)
         if table is None or not table.is_read(self.last.position):
             return
-        layout = table.layout(columns)
         bitmaps = [event.columns_present_bitmap]
         if isinstance(event, UpdateRowsEvent):
             bitmaps.append(event.columns_present_bitmap2)
         octets = row_octets(event)
+        layout, rows = table.rows(columns, octets, bitmaps)
         self.octets += len(octets)
         self._touched.add(table.name)
         group = self._newest.get(table.name)
@@ -196,7 +196,7 @@ class TransactionReader:
             group = ChangeGroup(table=table.name, schema=layout.schema, computed=layout.computed)
             self._newest[table.name] = group
             self._groups.append(group)
-        for images in layout.decoder.images(octets, bitmaps):
+        for images in rows:
             self.rows += 1
             _add_change(group, event, images, self._next_place())
 

@@ -52,6 +52,21 @@ def test_a_table_without_key_has_whole_rows(shop: MysqlShop) -> None:
     assert found == [("i", 1, "x"), ("i", 1, "x"), ("d", 1, "x"), ("i", 2, "x"), ("d", 2, "x")]
 
 
+def test_a_keyless_table_of_one_letter_is_read_beside_an_unlisted_one_whose_columns_cannot_be_read(
+    mariadb_shop: MysqlShop,
+) -> None:
+    """The unlisted table has the name of a listed one, in the database of the table of marker messages."""
+    other = f"{mariadb_shop.database}_other"
+    mariadb_shop.run("CREATE TABLE bag (a INT)", f"CREATE DATABASE {other}")
+    mariadb_shop.run(f"CREATE TABLE {other}.bag (a INT, packed VARCHAR(100) COMPRESSED)")
+    with mariadb_shop.opened("bag", source={"marker_table": f"{other}.cdc_marker"}) as pipeline:
+        pipeline.source_setup().set_up()
+        mariadb_shop.run(f"INSERT INTO {other}.bag VALUES (1, 'x')", "INSERT INTO bag VALUES (2)", "DELETE FROM bag")
+        found = shown(read_stream(pipeline), "a")
+    mariadb_shop.run(f"DROP DATABASE {other}")
+    assert found == [("i", 2), ("d", 2)]
+
+
 def test_minimal_row_images_leave_columns_absent(
     shop: MysqlShop,
 ) -> None:
