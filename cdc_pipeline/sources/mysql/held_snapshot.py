@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -57,8 +57,8 @@ def hold_snapshot(
                 rows(connection, f"SET {_definition_of(name)} = %s", (definition,))
         taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
         key = secrets.token_bytes(32)
-        with Listener((listen_on, 0), backlog=64, authkey=key) as listener:
-            server = _SnapshotServer(connection, listener)
+        with Listener((listen_on, 0), backlog=64) as listener:
+            server = SnapshotServer(connection, address, listener, key)
             with server.running():
                 host, port = listener.address
                 yield HeldPosition(
@@ -76,11 +76,13 @@ def _text(connection: "Session[Any]", query: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _SnapshotServer:
-    """Runs the queries of readers on the connection of the snapshot, one at a time."""
+class SnapshotServer:
+    """Runs the queries of readers on the connection of the snapshot, one at a time. `key`: readers prove to have it."""
 
     connection: "Session[Any]"
+    address: MysqlAddress
     listener: Listener
+    key: bytes
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -102,13 +104,18 @@ class _SnapshotServer:
         while not stop.is_set():
             try:
                 reader = self.listener.accept()
-            except (AuthenticationError, OSError, EOFError):
+            except OSError:
                 continue
             Thread(target=self._serve, args=(reader, lock, stop), name="snapshot-reader", daemon=True).start()
 
     def _serve(self, reader: "Connection[Any, Any]", lock: Lock, stop: Event) -> None:
-        """Answers one query: blocks of rows, then an empty block, or an error's words. A reader may leave any time."""
-        with reader, suppress(OSError, EOFError):
+        """Answers one query: blocks of rows, then an empty block, or an error's words. A reader may leave any time.
+
+        A reader whose end is neither has to begin again: the source has lost the snapshot.
+        """
+        with reader, suppress(AuthenticationError, OSError, EOFError):
+            deliver_challenge(reader, self.key)
+            answer_challenge(reader, self.key)
             query = reader.recv_bytes().decode()
             with lock:
                 if stop.is_set():
@@ -117,16 +124,24 @@ class _SnapshotServer:
                     with answering():
                         self._answer(reader, query)
                     reader.send_bytes(_END)
+                except SourceAway:
+                    return
                 except SourceError as error:
                     reader.send_bytes(_REFUSED + str(error).encode())
 
     def _answer(self, reader: "Connection[Any, Any]", query: str) -> None:
         if not query.startswith(_ONLY):
             raise SourceError("a reader of the snapshot sent another statement", expected="a SELECT")
+        number = _text(self.connection, "SELECT CONNECTION_ID()")
         with closing(self.connection.cursor(SSCursor)) as cursor:
             cursor.execute(query)
-            for block in _blocks(cursor):
-                reader.send_bytes(block)
+            try:
+                for block in _blocks(cursor):
+                    reader.send_bytes(block)
+            except OSError:  # the reader left: the next one does not wait for the rest of its rows
+                with session(self.address) as other:
+                    rows(other, f"KILL QUERY {number}")
+                raise
 
 
 def _blocks(cursor: SSCursor) -> Generator[bytes, None, None]:
@@ -159,7 +174,7 @@ def check_held(exported: str) -> None:
         pass
 
 
-def query_snapshot(exported: str, query: str) -> Iterator[pa.RecordBatch]:
+def query_snapshot(exported: str, query: str) -> Generator[pa.RecordBatch, None, None]:
     """Yields the rows of a SELECT on a held snapshot, in blocks whose columns are the server's texts as bytes.
 
     Raises SnapshotError if the snapshot is no longer held, SourceError if the server refuses the query.

@@ -9,6 +9,7 @@ import pytest
 from cdc_pipeline.errors import LeaseBusy, SettingsError, SourceBusy, SourceError, SourceGap
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX
+from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
 from tests.support.eventually import eventually
 from tests.support.mariadb import (
     connected,
@@ -211,6 +212,23 @@ def test_a_held_snapshot_is_read_by_its_key_alone_and_ends_with_its_holder(shop:
         with pytest.raises(Exception, match="held snapshot"), pipeline.source.copy_at(held.exported):
             pass
         assert read_copy(pipeline, shop.name("orders"))[0].num_rows == 0
+
+
+def test_a_reader_that_leaves_a_held_snapshot_ends_its_query_and_not_the_snapshot(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    shop.run(f"INSERT INTO orders {numbers(1, 1000)} SELECT number, 'x', number FROM numbers")
+    ended = "SHOW GLOBAL STATUS LIKE 'Com_kill'"
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        with pipeline.source.hold_position("test", name="a") as held:
+            orders = f"FROM {shop.database}.orders"
+            ((_, before),) = shop.run("DELETE FROM orders", ended)
+            leaving = query_snapshot(held.exported, f"SELECT repeat(note, 200000) {orders}")
+            next(leaving)
+            leaving.close()
+            counted = [sum(b.num_rows for b in query_snapshot(held.exported, f"SELECT 1 {orders}")) for _ in range(3)]
+            ((_, after),) = shop.run(ended)
+    assert (int(after) - int(before), counted) == (1, [1000] * 3)
 
 
 def test_the_password_comes_from_a_file_and_is_shown_nowhere(shop: MysqlShop) -> None:
