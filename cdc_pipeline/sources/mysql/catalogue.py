@@ -1,6 +1,7 @@
 """Reads the server's variables and the tables of its catalogue."""
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,30 +20,6 @@ from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 from cdc_pipeline.types import text_of
 from cdc_pipeline.types.mysql import parse_column_type
 
-_VARIABLES = (
-    "binlog_expire_logs_seconds",
-    "binlog_format",
-    "binlog_row_image",
-    "binlog_row_metadata",
-    "binlog_row_value_options",
-    "binlog_transaction_compression",
-    "enforce_gtid_consistency",
-    "expire_logs_days",
-    "gtid_binlog_pos",
-    "gtid_domain_id",
-    "gtid_executed",
-    "gtid_mode",
-    "gtid_slave_pos",
-    "log_bin",
-    "log_bin_compress",
-    "log_replica_updates",
-    "log_slave_updates",
-    "lower_case_table_names",
-    "server_id",
-    "server_uuid",
-    "version",
-    "wsrep_on",
-)
 _NOT_SHOWN = frozenset({1142, 1146})
 """Errors of a table that the user may not read as a whole, and of one that was dropped a moment ago."""
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
@@ -95,7 +72,7 @@ ORDER BY 1, 2
 class BinlogServer:
     """A server at one time. `version` is (0, 0) for a text without numbers. `place`: the end of its log.
 
-    `retention_seconds`: how long it keeps log files, 0 for ever.
+    `variables`: "" for each that it does not have. `retention_seconds`: how long it keeps log files, 0 for ever.
     """
 
     version_text: str
@@ -148,7 +125,7 @@ class MysqlCatalogueTable:
 
 def read_server(connection: "Connection[Any]") -> BinlogServer:
     found = {str(name).lower(): str(value) for name, value in rows(connection, "SHOW GLOBAL VARIABLES")}
-    variables = {name: found.get(name, "") for name in _VARIABLES}
+    variables = defaultdict(str, found)
     variables["log_replica_updates"] = variables["log_replica_updates"] or variables["log_slave_updates"]
     dialect, numbers = dialect_of(variables["version"]), _NUMBERS.match(variables["version"])
     days = float(variables["expire_logs_days"] or 0)

@@ -74,13 +74,13 @@ def plan_source(
     connection: "Connection[Any]",
     markers: MarkerTable,
     tables: Sequence[TableSettings],
-    known: Mapping[TableName, KnownTable] | None = None,
+    known: Mapping[TableName, KnownTable],
     begun_again: Collection[TableName] = (),
 ) -> MysqlPlan:
     """Plans the set-up. Changes nothing. Raises SourceError for a problem of the whole stream.
 
-    `known`: the registered tables. If it is given, a problem of one table does not stop the others; if it is None, that
-    problem is raised, too. Treats the tables in `begun_again` as new ones.
+    A problem of one table does not stop the others. `known`: the registered tables, of which those in `begun_again` are
+    treated as new ones.
     """
     listed = {table.table: table.read_as_text for table in tables}
     # Read before the tables, since another look at them shows what changes behind it, and once more after them, so that
@@ -113,7 +113,7 @@ class _ListedTables:
     listed: Sequence[TableSettings]
     found: Mapping[TableName, MysqlCatalogueTable]
     server: BinlogServer
-    registered: Mapping[TableName, KnownTable] | None
+    registered: Mapping[TableName, KnownTable]
     begun_again: Collection[TableName]
     stale: dict[TableName, TableStale] = field(default_factory=dict)
     mendable: set[TableName] = field(default_factory=set)
@@ -123,21 +123,19 @@ class _ListedTables:
 
     def tables(self) -> list[PlannedMysqlTable]:
         """Returns the tables that can be read. Puts the others into `stale` or `refused`."""
-        registered, ready = self.registered or {}, []
+        ready = []
         for settings in self.listed:
             name = settings.table
-            before = None if name in self.begun_again else registered.get(name)
+            before = None if name in self.begun_again else self.registered.get(name)
             try:
                 if before is None:
-                    check_folder(settings, () if name in registered else self.listed)
+                    check_folder(settings, () if name in self.registered else self.listed)
                     ready.append(self.new_for_lake(settings))
                 else:
                     ready.append(self.known(settings, before, self.new(settings)))
             except TableStale as error:
                 self.stop(settings, error)
             except SourceError as error:
-                if self.registered is None:
-                    raise
                 self.refuse(settings, before, error)
         return ready
 
@@ -162,7 +160,7 @@ class _ListedTables:
         check_cascade(settings, self.cascade(found))
         check_array_index(settings, found.array_index)
         check_images(settings, key, found.primary_key, self.server)
-        known = (self.registered or {}).get(found.name)
+        known = self.registered.get(found.name)
         before = () if known is None else known.description
         return PlannedMysqlTable(name=found.name, key=key, shapes=(self.numbered(found, known),), before=before)
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pymysql.connections import Connection
 
@@ -192,9 +192,6 @@ def _refuse_shorter_log(connection: "Connection[Any]", server: BinlogServer, reg
             " snapshot",
         )
 
-
-if TYPE_CHECKING:
-    from pymysql.connections import Connection
 
 _FILE_AND_POSITION = re.compile(r"([^\s:]+):([0-9]{1,19})")
 

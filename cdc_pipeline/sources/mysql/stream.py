@@ -24,7 +24,7 @@ from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace, LogTransa
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect, rows
-from cdc_pipeline.sources.mysql.setup import PlannedMysqlTable
+from cdc_pipeline.sources.mysql.setup import MARK, PlannedMysqlTable
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable, noted_changes
 from cdc_pipeline.sources.mysql.transactions import TransactionReader
 from cdc_pipeline.sources.protocol import EventBatch, TableEvents, Transactions
@@ -51,7 +51,6 @@ class MysqlStream:
 
     `start`: the place behind which the log is read; `noted`: what was registered there. `position`: everything that
     commits before it is registered. `server`: as it was when the tables were read, `looked_at`: see `MysqlPlan`.
-    `marks`: how each table is registered now.
     """
 
     _reader: BinlogReader | None = None
@@ -67,7 +66,6 @@ class MysqlStream:
         server_id: int | None,
         stream_partitions: int,
         tables: Sequence[PlannedMysqlTable],
-        marks: Mapping[TableName, str],
         as_text: Mapping[TableName, Sequence[str]],
         start: LogPlace,
         noted: Mapping[str, str],
@@ -81,7 +79,7 @@ class MysqlStream:
         self._log_marks = LogMarks(noted.get(LOG_MARK, ""))
         self._stream_partitions = stream_partitions
         self._tables = tuple(tables)
-        self._marks = dict(marks)
+        self._marks = {table.name: MARK for table in self._tables}
         self._as_text = as_text
         self._markers = markers
         self._on_step = on_step

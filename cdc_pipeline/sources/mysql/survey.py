@@ -110,7 +110,6 @@ class MysqlSurvey:
             server_id=self.settings.server_id,
             stream_partitions=self.settings.stream_partitions,
             tables=[table for table in self.plan.tables if table.name in start.tables],
-            marks={table.name: MARK for table in self.plan.tables if table.name in start.tables},
             as_text=self.as_text,
             start=before,
             noted=next((place for place in noted if place.get(GTID) == str(before) != self.plan.begun), {}),
