@@ -40,6 +40,8 @@ from cdc_pipeline.sources.mysql.tagged_gtids import TaggedGtid, tagged_gtid
 
 HEARTBEAT = timedelta(milliseconds=50)
 """The server sends a heartbeat when the log has nothing new for this long."""
+_SKIPPING_SECONDS = 2
+"""So long are events of tables that are not read skipped; then their reader gets a heartbeat, too."""
 _WITHOUT_ROWS = frozenset({0, 3, 5, 9, 11, 13, 14, 15, 17, 28, 29, 34, 35, 36, 37, 38, 160, 161, 163, 164, 27, 41})
 """Types of events that are not read and that carry no change of a row. 9, 11, 17: blocks of a file of LOAD DATA."""
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
@@ -131,12 +133,13 @@ class BinlogReader:
         )
 
     def next_event(self) -> Any:
-        """Returns the next event of the library, a HeartbeatLogEvent if none came for `HEARTBEAT`.
+        """Returns the next event of the library, a HeartbeatLogEvent if none came for a moment.
 
         Raises SourceGap if the server no longer has the log, SourceAway if the connection broke or was silent,
         SourceError for an event that hides changes, DecodeError for bytes that are no event.
         """
         try:
+            self._connections.answer_within(_SKIPPING_SECONDS)
             with answering():
                 event = self._reader.fetchone()
         except (SourceError, DecodeError):

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pymysqlreplication.event import QueryEvent
+from pymysqlreplication.event import HeartbeatLogEvent, QueryEvent
 from pymysqlreplication.packet import BinLogPacketWrapper
 
 from cdc_pipeline.errors import DecodeError
-from cdc_pipeline.sources.mysql.log_connection import Checksums
+from cdc_pipeline.sources.mysql.log_connection import Checksums, LogConnections
 from cdc_pipeline.sources.mysql.logged_statements import (
     StatementPacket,
     statement_of,
@@ -30,7 +30,7 @@ def packet_of(variables: bytes, statement: bytes = STATEMENT) -> bytes:
     return b"\0" + header + content
 
 
-def read(packet: bytes, variables: bytes = b"") -> Any:
+def read(packet: bytes, variables: bytes = b"", event_class: type = QueryEvent) -> Any:
     """The event that mysql-replication makes of a packet, which had these variables."""
     connection = SimpleNamespace(charset="utf8mb4", _get_dbms=lambda: "mysql")
     filters = dict.fromkeys(("only_tables", "ignored_tables", "only_schemas", "ignored_schemas"))
@@ -40,8 +40,8 @@ def read(packet: bytes, variables: bytes = b"") -> Any:
         {},
         connection,
         mysql_version=(9, 7, 4),
-        use_checksum=True,
-        allowed_events=[QueryEvent],
+        use_checksum=event_class is QueryEvent,
+        allowed_events=[event_class],
         **filters,
         **dict.fromkeys(switches, False),
     ).event
@@ -110,3 +110,12 @@ def test_each_file_of_a_log_says_whether_its_events_have_checksums() -> None:
         assert checksums.cut(other) == other
     with pytest.raises(DecodeError, match="checksums of the unknown kind 2"):
         checksums.cut(event(FORMAT, b"description" + b"\2" + CHECKSUM))
+
+
+def test_a_log_of_events_that_are_all_skipped_shows_a_heartbeat_in_time() -> None:
+    connections = LogConnections(executed=None)
+    connection = connections(defer_connect=True)
+    connection.checksums = Checksums()
+    connections.answer_within(-1)
+    shown = read(connection._read_packet().get_all_data(), event_class=HeartbeatLogEvent)
+    assert isinstance(shown, HeartbeatLogEvent)
