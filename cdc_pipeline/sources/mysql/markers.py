@@ -66,13 +66,18 @@ class MarkerTable:
             return int(cursor.execute(_SEND.format(table=self.sql), (text, self.pipeline)))
 
     def leave(self, connection: "Connection[Any]") -> None:
-        """Deletes the pipeline's row, and the table when it has no other. Idempotent."""
+        """Deletes the pipeline's row, and the table when it has no other. Idempotent.
+
+        A pipeline that begins meanwhile waits, so that no new row goes with the table.
+        """
         if not self._is_there(connection):
             return
         with connection.cursor() as cursor:
+            cursor.execute(f"LOCK TABLES {self.sql} WRITE")
             cursor.execute(f"DELETE FROM {self.sql} WHERE pipeline = %s", (self.pipeline,))
             if not rows(connection, f"SELECT 1 FROM {self.sql} LIMIT 1"):
-                cursor.execute(f"DROP TABLE IF EXISTS {self.sql}")
+                cursor.execute(f"DROP TABLE {self.sql}")
+            cursor.execute("UNLOCK TABLES")
 
     def _is_there(self, connection: "Connection[Any]") -> bool:
         found = rows(

@@ -22,9 +22,15 @@ URL_FORM = "mysql://user@host:port, with special characters of a password encode
 _SCHEMES = ("mysql", "mariadb")
 _PORT = 3306
 _CONNECT_SECONDS, _READ_SECONDS = 10, 600
-FORMATS = "SET SESSION time_zone = '+00:00', sql_mode = '', wait_timeout = 86400, net_write_timeout = 3600"
-FORMATS += " /*!80000 , information_schema_stats_expiry = 0 */"
-"""MySQL alone reads the comment."""
+FORMATS = (
+    "SET SESSION time_zone = '+00:00', sql_mode = '', wait_timeout = 86400, net_write_timeout = 3600,"
+    " sql_select_limit = 18446744073709551615"
+    " /*!80000 , information_schema_stats_expiry = 0, max_execution_time = 0 */"
+    " /*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+    " /*M! , max_statement_time = 0, idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0 */"
+)
+"""No setting of the server ends or shortens what a session reads. MySQL alone reads the first comments, MariaDB alone
+the last one."""
 _WITHOUT_CONVERSION = {key: value for key, value in conversions.items() if not isinstance(key, int)}
 _NOT_SENT, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
 _GONE = re.compile(r"purged|could not find|is not in the \w+'s binlog|missing the GTID|more GTIDs than", re.IGNORECASE)

@@ -1,0 +1,60 @@
+"""What a server does to every session on it: the pipeline's read all rows, for as long as they need."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
+from tests.support.eventually import eventually
+from tests.support.mariadb import connected, fresh_mysql_database, numbers, run_mysql, started_mariadb
+from tests.support.mysql8 import started_mysql
+from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown
+
+ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT)"
+ROWS = f"INSERT INTO orders {numbers(1, 1000)} SELECT number, 'x' FROM numbers"
+OF_MARIADB = {"max_statement_time": 0.001, "idle_transaction_timeout": 1, "idle_readonly_transaction_timeout": 1}
+OF_MYSQL = {"max_execution_time": 1}
+
+
+@pytest.mark.parametrize(
+    ("started", "limits"), [(started_mariadb, OF_MARIADB), (started_mysql, OF_MYSQL)], ids=["mariadb", "mysql"]
+)
+def test_no_setting_of_the_server_ends_or_shortens_what_is_read(
+    started: Callable[[], AbstractContextManager[str]], limits: Mapping[str, float], store_url: str, tmp_path: Path
+) -> None:
+    with started() as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run(ORDERS, ROWS)
+        with shop.opened("orders") as pipeline:
+            pipeline.source_setup().set_up()
+            shop.run("UPDATE orders SET note = 'y' WHERE id < 3")
+            run_mysql(
+                url, "SET GLOBAL sql_select_limit = 1", *(f"SET GLOBAL {name} = {limits[name]}" for name in limits)
+            )
+            assert read_copy(pipeline, shop.name("orders"))[0].num_rows == 1000
+            assert shown(read_stream(pipeline), "id") == [("u", 1), ("u", 2)]
+            with pipeline.source.hold_position("test", name="a") as held:
+                (block,) = query_snapshot(held.exported, f"SELECT {', '.join(f'0 + @@{name}' for name in limits)}")
+        run_mysql(url, *(f"SET GLOBAL {name} = 0" for name in limits))
+    assert [float(value.as_py()) for (value,) in block.columns] == [0] * len(limits)
+
+
+def test_the_row_of_another_pipeline_that_begins_while_one_leaves_stays(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline, closing(connected(shop.url, shop.database)) as other:
+        pipeline.source_setup().set_up()
+        (table,) = pipeline.table_names()
+        begin = "INSERT INTO cdc_marker VALUES ('another', '', 0, '')"
+        with other.cursor() as cursor, ThreadPoolExecutor() as leavers:
+            cursor.execute(begin)
+            leaving = leavers.submit(lambda: pipeline.source.leave([table], whole=True))
+            is_waiting = (
+                "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock'"
+            )
+            assert eventually(lambda: bool(shop.run(is_waiting)))
+            other.commit()
+            assert leaving.result() == ()
+        assert shop.run("SELECT pipeline FROM cdc_marker") == [("another",)]
