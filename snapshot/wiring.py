@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.wiring import Pipeline
@@ -89,9 +90,11 @@ def snapshot_rows(pipeline: Pipeline, export: Export | None = None) -> SnapshotR
 def export_at(place: str, as_of: str, *, header: bool | None = None) -> Export:
     """Describes exported files at a path or a URL, whose last part may be a pattern. They may name one file.
 
-    Raises UsageError for another URL.
+    Raises UsageError for another URL, and for no text.
     """
-    path = place.removeprefix("file://")
+    path = unquote(place.removeprefix("file://")) if place.startswith("file://") else place
+    if not path.strip():
+        raise UsageError(f"--from {place!r} names no place", remedy="name the folder or file of the exported rows")
     if "://" in path and not place.startswith("s3://"):
         raise UsageError(
             f"--from {place!r} is of an unknown kind",
