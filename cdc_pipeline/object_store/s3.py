@@ -3,13 +3,16 @@
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 import boto3.session
+import botocore.session
 import pyarrow.fs
+from botocore.credentials import ReadOnlyCredentials
 
 from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
 from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
@@ -20,6 +23,7 @@ from cdc_pipeline.object_store.s3_location import (
     S3Location,
     client_options,
     credentials_of,
+    named_endpoint,
 )
 
 if TYPE_CHECKING:
@@ -48,11 +52,12 @@ class S3ObjectStore:
         part_bytes: int = PART_BYTES,
         page_keys: int = 1_000,
     ) -> None:
-        self._location = location
-        self._session = boto3.session.Session(region_name=location.region)
-        credentials_of(self._session)
-        self._client = self._session.client("s3", **client_options(location, self._session))
+        found = botocore.session.Session()
+        self._session = boto3.session.Session(botocore_session=found, region_name=location.region)
+        self._location = replace(location, endpoint=location.endpoint or named_endpoint(found))
         self._calls = S3Calls(self.url, timeout)
+        self._credentials()
+        self._client = self._session.client("s3", **client_options(self._location, self._session))
         self._part_bytes = part_bytes
         self._page_keys = page_keys
 
@@ -166,7 +171,7 @@ class S3ObjectStore:
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """Opened with the current credentials at each use, because temporary credentials expire."""
-        credentials = credentials_of(self._session)
+        credentials = self._credentials()
         endpoint = urlsplit(self._client.meta.endpoint_url)
         opened = pyarrow.fs.S3FileSystem(
             access_key=credentials.access_key,
@@ -181,6 +186,9 @@ class S3ObjectStore:
             retry_strategy=pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=READING_ATTEMPTS),
         )
         return opened, self._location.path
+
+    def _credentials(self) -> ReadOnlyCredentials:
+        return self._calls("finding credentials", lambda: credentials_of(self._session))
 
     def _key(self, key: str) -> str:
         return f"{self._location.prefix}/{key}" if self._location.prefix else key

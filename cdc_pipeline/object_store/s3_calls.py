@@ -62,6 +62,10 @@ class S3Calls:
             raise self._worded(doing, error) from error
         except BotoCoreError as error:
             raise self._unanswered(doing, error) from error
+        except RuntimeError as error:
+            if not _may_pass(error):
+                raise
+            raise self._without_credentials(doing, error) from error
 
     def _worded(self, doing: str, error: ClientError) -> CdcError:
         code, said = _code(error), error.response.get("Error", {}).get("Message", "")
@@ -80,11 +84,20 @@ class S3Calls:
         return SettingsError(found, expected=expected, remedy=remedy)
 
     def _unanswered(self, doing: str, error: BotoCoreError) -> CdcError:
+        if isinstance(error, exceptions.CredentialRetrievalError):
+            return self._without_credentials(doing, error)
         found = f"{doing} under {self._url} failed: {error}"
         if _may_pass(error):
             return ObjectStoreAway(found, expected="an answer", remedy="the same call is safe to repeat")
         return SettingsError(
             found, remedy="correct object_store in pipeline.yml, or AWS's variables in the environment"
+        )
+
+    def _without_credentials(self, doing: str, error: Exception) -> ObjectStoreAway:
+        return ObjectStoreAway(
+            f"{doing} under {self._url} failed: {error}",
+            expected="credentials that are valid now",
+            remedy="mend what refreshes the credentials, such as the machine's role, or this machine's clock",
         )
 
 
@@ -113,7 +126,8 @@ def _may_pass(error: BaseException) -> bool:
         status = _status(error)
         busy = status in BUSY_STATUSES or _code(error) in BUSY_CODES
         return busy or (status >= SERVER_ERROR and status not in NEVER_WILL)
-    return isinstance(error, BROKEN_CONNECTIONS)
+    # AWS's client has no class of its own for credentials that are still expired after it refreshed them.
+    return isinstance(error, (*BROKEN_CONNECTIONS, exceptions.CredentialRetrievalError)) or type(error) is RuntimeError
 
 
 def _code(error: ClientError) -> str:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import boto3.session
+import botocore.session
 from botocore.config import Config
+from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.credentials import ReadOnlyCredentials
 
 from cdc_pipeline.errors import SettingsError
@@ -17,7 +19,7 @@ CONNECTIONS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Location:
-    """`prefix` has no slash at either end and may be empty. Without `endpoint` the server is AWS."""
+    """`prefix` has no slash at either end and may be empty. Without `endpoint` it is on AWS."""
 
     bucket: str
     prefix: str = ""
@@ -40,6 +42,15 @@ def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
             remedy="set them in the environment of every process of the pipeline; never write them into pipeline.yml",
         )
     return found.get_frozen_credentials()
+
+
+def named_endpoint(session: botocore.session.Session) -> str | None:
+    """The server that AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile names; Spark's client goes there too."""
+    found = ConfiguredEndpointProvider(
+        full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"
+    )
+    endpoint: str | None = found.provide()
+    return endpoint
 
 
 def client_options(location: S3Location, session: boto3.session.Session) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class TableSettings(Frozen):
 class ObjectStoreSettings(Frozen):
     """The server of a lake on S3. Credentials come from AWS's own variables or profile."""
 
-    endpoint: str | None = Field(default=None, description="https://host:port; default: AWS")
+    endpoint: str | None = Field(default=None, description="https://host:port; default: AWS_ENDPOINT_URL's, else AWS")
     region: str | None = Field(default=None, min_length=1, description="default: the one of the environment or profile")
     path_style: bool = Field(default=False, description="put the bucket's name into the path instead of the host name")
     allow_http: bool = Field(default=False, description="allow an endpoint on another machine without TLS")
