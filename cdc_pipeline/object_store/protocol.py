@@ -31,6 +31,9 @@ class ObjectStore(Protocol):
     def url(self) -> str:
         """The root as users write it: `file:///data/lake` or `s3://bucket/prefix`, without a slash at the end."""
 
+    def prove(self) -> None:
+        """Raises SettingsError unless one of two writers of an object wins. Call it before writing by other means."""
+
     def put_if_absent(self, key: str, content: bytes) -> None:
         """Durable on return. Raises ObjectExists if the key has other bytes; the same bytes are a success."""
 

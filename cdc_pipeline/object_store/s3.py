@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from botocore.credentials import ReadOnlyCredentials
 
 from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
 from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
+from cdc_pipeline.object_store.proven import refuse_unless_one_wins
 from cdc_pipeline.object_store.s3_calls import S3Calls
 from cdc_pipeline.object_store.s3_location import (
     ANSWER_SECONDS,
@@ -42,6 +44,7 @@ class S3ObjectStore:
 
     A writer whose answer was lost finds its own object at the next try, so after each 412 the object is read back and
     compared. Larger files are uploaded in parts, of which memory holds one; the condition applies when they are joined.
+    A store that is not proven runs a race before its first put, and refuses a server that lets two writers win.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class S3ObjectStore:
         timeout: timedelta = TIMEOUT,
         part_bytes: int = PART_BYTES,
         page_keys: int = 1_000,
+        is_proven: bool = True,
     ) -> None:
         found = botocore.session.Session()
         self._session = boto3.session.Session(botocore_session=found, region_name=location.region)
@@ -60,16 +64,25 @@ class S3ObjectStore:
         self._client = self._session.client("s3", **client_options(self._location, self._session))
         self._part_bytes = part_bytes
         self._page_keys = page_keys
+        self._is_proven, self._proof = is_proven, Lock()
 
     @property
     def url(self) -> str:
         return f"s3://{self._location.path}"
 
+    def prove(self) -> None:
+        with self._proof:
+            if not self._is_proven:
+                refuse_unless_one_wins(S3ObjectStore(self._location))
+                self._is_proven = True
+
     def put_if_absent(self, key: str, content: bytes) -> None:
+        self.prove()
         with io.BytesIO(content) as source:
             self._settled(key, source, lambda: self._put(key, content))
 
     def put_file_if_absent(self, key: str, source: Path) -> None:
+        self.prove()
         size_bytes = source.stat().st_size
         with source.open("rb") as file:
             if size_bytes <= self._part_bytes:
@@ -79,6 +92,7 @@ class S3ObjectStore:
                 self._settled(key, file, lambda: self._put_parts(key, file, part_bytes))
 
     def overwrite(self, key: str, content: bytes) -> None:
+        self.prove()
         self._calls(
             f"overwriting {key}",
             lambda: self._client.put_object(Bucket=self._location.bucket, Key=self._key(key), Body=content),

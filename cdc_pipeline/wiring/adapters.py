@@ -7,7 +7,6 @@ from urllib.parse import unquote, urlsplit
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings, Settings
 from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
@@ -143,21 +142,21 @@ def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
 
     A store on S3 is proven before its first put: it must refuse to overwrite an object.
     """
-    url = f"{settings.lake_url}/{below}".rstrip("/")
-    objects = open_object_store_at(url, settings.object_store)
-    return ProvenObjectStore(objects) if settings.on_s3 else objects
+    return open_object_store_at(f"{settings.lake_url}/{below}".rstrip("/"), settings.object_store, is_proven=False)
 
 
-def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
+def open_object_store_at(url: str, server: ObjectStoreSettings, *, is_proven: bool = True) -> ObjectStore:
     """Opens the object store at `file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
     try:
         check_location(url)
     except ValueError as error:
         raise SettingsError(str(error), remedy="correct the URL") from error
-    return _open_s3(url, server) if is_on_s3(url) else LocalObjectStore(Path(unquote(urlsplit(url).path)))
+    if not is_on_s3(url):
+        return LocalObjectStore(Path(unquote(urlsplit(url).path)))
+    return _open_s3(url, server, is_proven=is_proven)
 
 
-def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
+def _open_s3(url: str, server: ObjectStoreSettings, *, is_proven: bool) -> ObjectStore:
     from cdc_pipeline.object_store.s3 import S3ObjectStore
     from cdc_pipeline.object_store.s3_location import S3Location
 
@@ -169,7 +168,8 @@ def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
             endpoint=server.endpoint and parse_endpoint(server.endpoint, allow_http=server.allow_http),
             region=server.region,
             path_style=server.path_style,
-        )
+        ),
+        is_proven=is_proven,
     )
 
 
@@ -188,9 +188,8 @@ def open_lake(
     from cdc_pipeline.lake.session import cancel, connect
     from cdc_pipeline.lake.spark_lake import SparkLake
 
-    prove = objects.prove if isinstance(objects, ProvenObjectStore) else None
     return SparkLake(
-        open_session=lambda: connect(spark_url, first=prove),
+        open_session=lambda: connect(spark_url, first=objects.prove),
         store=objects,
         clock=utc_now,
         on_step=on_step,

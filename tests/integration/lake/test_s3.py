@@ -11,12 +11,12 @@ from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.protocol import LakePublication, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
-from cdc_pipeline.object_store.proven import ProvenObjectStore
+from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
 from tests.support.faulty_server import ACTED_AND_500, ACTED_AND_CUT, Fault, FaultyServer, Request, faulty
 from tests.support.lake import NOW, Feed, event, move, rows_by_spark, table_of, values_by_id
 from tests.support.lakes import published
-from tests.support.s3 import s3_objects
+from tests.support.s3 import s3_location
 from tests.support.spark import started_spark
 
 IDEMPOTENCY = "spark.databricks.delta.commit.idempotencyCheck.enabled"
@@ -37,18 +37,18 @@ def killed_after(name: str) -> OnStep:
 
 
 @pytest.fixture
-def store(s3_endpoint: str, s3_prefix: str) -> ProvenObjectStore:
-    return ProvenObjectStore(s3_objects(s3_endpoint, s3_prefix))
+def store(s3_endpoint: str, s3_prefix: str) -> S3ObjectStore:
+    return S3ObjectStore(s3_location(s3_endpoint, s3_prefix), is_proven=False)
 
 
 def lake_of(
-    session: SparkSession, store: ProvenObjectStore, on_step: OnStep = no_step, *, upsert: Upsert = "append"
+    session: SparkSession, store: S3ObjectStore, on_step: OnStep = no_step, *, upsert: Upsert = "append"
 ) -> SparkLake:
     return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step, upsert=upsert)
 
 
 def test_a_lake_on_s3_is_created_published_merged_into_fenced_and_resumed(
-    session: SparkSession, store: ProvenObjectStore
+    session: SparkSession, store: S3ObjectStore
 ) -> None:
     table = table_of(name="shop.public.bücher & %")
     lake = lake_of(session, store)
@@ -116,7 +116,7 @@ def rivalry(session: SparkSession, other_driver: tuple[SparkSession, FaultyServe
     server.rule = lambda _: None
 
 
-def place(store: ProvenObjectStore, scheme: str) -> str:
+def place(store: S3ObjectStore, scheme: str) -> str:
     return f"delta.`{store.spark_url('race').replace('s3a://', f'{scheme}://')}`"
 
 
@@ -138,27 +138,27 @@ def race_of_appends(rivalry: Rivalry, table: str, rounds: int, fault: Fault | No
     return sorted(row.id for row in rivalry.one.sql(f"SELECT id FROM {table}").collect())
 
 
-def test_of_two_drivers_that_append_at_one_moment_no_commit_is_lost(rivalry: Rivalry, store: ProvenObjectStore) -> None:
+def test_of_two_drivers_that_append_at_one_moment_no_commit_is_lost(rivalry: Rivalry, store: S3ObjectStore) -> None:
     assert race_of_appends(rivalry, place(store, "s3a"), rounds=1) == [1, 101]
     assert len(rivalry.commits) == 2
 
 
 def test_with_the_log_store_of_delta_itself_the_same_race_loses_a_commit(
-    rivalry: Rivalry, store: ProvenObjectStore
+    rivalry: Rivalry, store: S3ObjectStore
 ) -> None:
     assert race_of_appends(rivalry, place(store, "s3"), rounds=1) == [1]
 
 
 @pytest.mark.parametrize("fault", [ACTED_AND_CUT, ACTED_AND_500])
 def test_a_commit_whose_answer_was_lost_counts_once_also_in_a_race(
-    rivalry: Rivalry, store: ProvenObjectStore, fault: Fault
+    rivalry: Rivalry, store: S3ObjectStore, fault: Fault
 ) -> None:
     assert race_of_appends(rivalry, place(store, "s3a"), rounds=1, fault=fault) == [1, 101]
     assert len(rivalry.server.faults) >= 2
 
 
 def test_of_two_drivers_that_merge_one_claim_at_one_moment_one_has_an_effect(
-    rivalry: Rivalry, store: ProvenObjectStore
+    rivalry: Rivalry, store: S3ObjectStore
 ) -> None:
     table: LakeTable = table_of()
     successor, zombie = (lake_of(driver, store, upsert="merge") for driver in (rivalry.one, rivalry.other))
@@ -174,7 +174,7 @@ def test_of_two_drivers_that_merge_one_claim_at_one_moment_one_has_an_effect(
 
 
 def test_of_two_workers_that_append_one_claim_at_one_moment_one_has_an_effect(
-    session: SparkSession, spark_url: str, store: ProvenObjectStore
+    session: SparkSession, spark_url: str, store: S3ObjectStore
 ) -> None:
     table: LakeTable = table_of()
     other = connect(spark_url)

@@ -18,7 +18,6 @@ from cdc_pipeline.errors import (
     SourceAway,
     SourceError,
 )
-from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_location import S3Location
 from cdc_pipeline.settings.change_files import CsvSettings
@@ -249,18 +248,18 @@ def test_an_object_of_many_that_may_not_be_deleted_is_named(objects: S3ObjectSto
 
 
 def test_a_store_that_lets_two_writers_win_is_refused_before_anything_is_put(
-    objects: S3ObjectStore, server: FaultyServer
+    server: FaultyServer, s3_prefix: str
 ) -> None:
     server.rule = lambda request: UNCONDITIONAL if request.conditional else None
-    lake = ProvenObjectStore(objects)
+    lake = S3ObjectStore(s3_location(server.endpoint, s3_prefix), is_proven=False)
     for _ in range(2):
         with pytest.raises(SettingsError, match=r"let 2 of 2 writers of one object win.*move the lake to such a store"):
             lake.put_if_absent(KEY, b"content")
-    assert list(objects.list_prefix("")) == []
+    assert list(lake.list_prefix("")) == []
 
 
-def test_a_store_is_proven_once_and_only_for_who_writes(objects: S3ObjectStore, server: FaultyServer) -> None:
-    lake = ProvenObjectStore(objects)
+def test_a_store_is_proven_once_and_only_for_who_writes(server: FaultyServer, s3_prefix: str) -> None:
+    lake = S3ObjectStore(s3_location(server.endpoint, s3_prefix), is_proven=False)
     assert list(lake.list_prefix("cdc-event")) == []
     assert [request.method for request in server.seen] == ["GET"]
     lake.put_if_absent(KEY, b"content")
