@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import encode_component, snapshot_prefix, staging_prefix
-from cdc_pipeline.errors import UsageError
+from cdc_pipeline.errors import SnapshotError, UsageError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
@@ -36,6 +36,8 @@ _WIDTHS = {"year": 4, "month": 7, "day": 10, "hour": 13}
 _OWN_NAME = "__"
 RUN_BYTES = 32 << 20
 """Rows of a table without data partitions that are sorted at once, by their size in memory."""
+MOST_UNFIT_ROWS = 100_000
+"""Of one part of a snapshot. Memory holds them with all their texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class SnapshotToStaging:
     objects: ObjectStore
     on_step: OnStep
     run_bytes: int = RUN_BYTES
+    most_unfit: int = MOST_UNFIT_ROWS
 
     def export(self, exported_snapshot: str, part: Document, file_id: str) -> ExportedPages:
         """Copies one part of the table, as of the exported snapshot, into files; durable on return.
@@ -93,10 +96,17 @@ class SnapshotToStaging:
     def _rows(
         self, exported_snapshot: str, part: Document, unfit: list[UnfitRow]
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Yields the rows that fit, and appends the others to `unfit`."""
+        """Yields the rows that fit, and appends the others to `unfit`. Raises SnapshotError if these are too many."""
         with self.source.copy_at(exported_snapshot) as copy:
             for copied in copy.rows(self.table, self.schema, part):
                 unfit.extend(copied.unfit_rows)
+                if len(unfit) > self.most_unfit:
+                    raise SnapshotError(
+                        f"more than {self.most_unfit} rows in one part of {self.table} do not fit the lake's types,"
+                        f" the last one in the column {unfit[-1].column}",
+                        expected="few rows that the lake cannot hold",
+                        remedy="list such columns in as_text of the table in pipeline.yml, or other types in columns",
+                    )
                 yield _fitting(copied)
 
     def _put_snapshot_file(

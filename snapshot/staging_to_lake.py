@@ -158,7 +158,6 @@ class StagingToLake:
 
     def _put_quarantined_rows(self, snapshot: Snapshot) -> int:
         """Puts the snapshot's quarantined rows into the bucket, for `cdc rebuild`; returns the number of these rows."""
-        entries = self.work.store.quarantine.entries(table_id=snapshot.table_id)
         rows = [
             {
                 "quarantine_id": entry.quarantine_id,
@@ -167,8 +166,7 @@ class StagingToLake:
                 "reason": entry.reason,
                 "payload": entry.payload,
             }
-            for entry in entries
-            if entry.snapshot_id == snapshot.snapshot_id
+            for entry in self.work.store.quarantined_rows.of_snapshot(snapshot)
         ]
         if rows:
             key = quarantined_rows_key(self.work.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)

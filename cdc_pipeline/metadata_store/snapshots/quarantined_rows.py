@@ -12,8 +12,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, batches
-from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
+from cdc_pipeline.metadata_store.database import Database, as_record, batches
+from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry, drop_waiting
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
 
@@ -51,6 +51,12 @@ class QuarantinedRows:
             _check_active(connection, snapshot)
             for batch in batches(values):
                 connection.execute(insert(_EVENT).on_conflict_do_nothing(), batch)
+
+    def of_snapshot(self, snapshot: Snapshot) -> tuple[QuarantineEntry, ...]:
+        """Returns the rows of the snapshot, ordered by id, whatever became of them."""
+        query = select(_EVENT).where(_EVENT.c.snapshot_id == snapshot.snapshot_id).order_by(_EVENT.c.quarantine_id)
+        with self.database.transaction("quarantine.read") as connection:
+            return tuple(as_record(QuarantineEntry, row) for row in connection.execute(query))
 
 
 def columns_of(snapshot: Snapshot) -> dict[str, Any]:

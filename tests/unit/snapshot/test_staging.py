@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
@@ -146,6 +147,20 @@ def test_with_data_partitions_an_export_writes_a_snapshot_file_for_a_staging_tas
     assert (exported.rows, [unfit.row for unfit in exported.unfit]) == (5, [2])
     staged = {file.partition[0][1]: staged_rows(tmp_path, file.key) for file in staging.stage(exported.output).files}
     assert staged == {None: [(None, 5)], "a": [("a", 2), ("a", 3)], "b": [("b", 1), ("b", 4)]}
+
+
+@pytest.mark.parametrize("partition_by", [(), (PartitionBy(column="place"),)])
+def test_an_export_holds_no_more_rows_that_do_not_fit_than_it_may(
+    tmp_path: Path, partition_by: tuple[PartitionBy, ...]
+) -> None:
+    staging = replace(
+        staging_in(tmp_path, partition_by=partition_by, blocks=[[("a", None), ("b", 1)]] * 3), most_unfit=2
+    )
+    with pytest.raises(
+        SnapshotError, match=r"more than 2 rows in one part of shop\.public\.notes .* number; .* as_text"
+    ):
+        staging.export("exported", {}, "0")
+    assert [unfit.row for unfit in replace(staging, most_unfit=3).export("exported", {}, "0").unfit] == [0, 0, 0]
 
 
 def test_an_export_of_no_rows_writes_no_file(tmp_path: Path) -> None:
