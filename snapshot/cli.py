@@ -49,7 +49,7 @@ def apply(
 
     With --until-idle it ends when nothing waits, and prints what it did to each table. A table that failed pauses
     before its next try; tables that are named here are tried at once. A table that changed in a way that its stream
-    does not show gets a new snapshot first, unless its on_schema_change is stop.
+    does not show gets a new snapshot first, for which all tables wait, unless its on_schema_change is stop.
     Exit code 4: another process works on a table, or the table pauses, and no table failed.
     """
     from snapshot.wiring import snapshot_runs
