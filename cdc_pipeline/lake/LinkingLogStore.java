@@ -16,7 +16,8 @@ import org.apache.hadoop.fs.Path;
  * Delta's log in a folder for any number of processes: of all writers of one version the file system lets one win.
  *
  * <p>Delta's own looks whether the version is there and renames over it then, which is safe inside one process. Here the
- * last act is a hard link to a file that is complete and synced, as it is in the pipeline's own commits.
+ * last act is a hard link to a file that is complete and synced, as it is in the pipeline's own commits; then the folder
+ * is synced.
  */
 public final class LinkingLogStore extends HadoopFileSystemLogStore {
     public LinkingLogStore(Configuration configuration) {
@@ -37,6 +38,7 @@ public final class LinkingLogStore extends HadoopFileSystemLogStore {
             } else {
                 Files.createLink(target, pending);
             }
+            sync(target.getParent(), StandardOpenOption.READ);
         } finally {
             Files.deleteIfExists(pending);
         }
@@ -56,7 +58,11 @@ public final class LinkingLogStore extends HadoopFileSystemLogStore {
     private static void writeAndSync(java.nio.file.Path pending, Iterator<String> actions) throws IOException {
         Files.write(
                 pending, (Iterable<String>) () -> actions, StandardCharsets.UTF_8, StandardOpenOption.CREATE_NEW);
-        try (FileChannel file = FileChannel.open(pending, StandardOpenOption.WRITE)) {
+        sync(pending, StandardOpenOption.WRITE);
+    }
+
+    private static void sync(java.nio.file.Path written, StandardOpenOption option) throws IOException {
+        try (FileChannel file = FileChannel.open(written, option)) {
             file.force(true);
         }
     }
