@@ -165,9 +165,11 @@ class SnapshotOrchestrator:
         snapshot_id = f"{self.clock():%Y%m%dT%H%M%SZ}-{run_id}-{row.table_id}"
         try:
             found = copy.description(known_table(self.work.store, row))
-        except SnapshotError as error:
+            parts = copy.parts(name, self.snapshot_file_bytes)
+        except CdcError as error:
+            if _concerns_all(error):
+                raise
             return self._failed(create_snapshot(self.work.store, row, snapshot_id, cutoff), str(error)).snapshot_id
-        parts = copy.parts(name, self.snapshot_file_bytes)
         if found is not None:
             self.found[snapshot_id] = found
         create_snapshot(self.work.store, row, snapshot_id, cutoff, found)
@@ -180,8 +182,7 @@ class SnapshotOrchestrator:
         """Advances one snapshot as far as its finished tasks allow, or as somebody else has moved it meanwhile.
 
         An error fails only this snapshot; a retryable error only after several tries. `failures`: how often each
-        snapshot has failed so far in this run. Raises errors of an outage and StaleEpoch, because they concern every
-        table.
+        snapshot has failed so far in this run. Raises errors that concern every table: of an outage, and StaleEpoch.
         """
         if _has_ended(snapshot):
             return snapshot
@@ -269,8 +270,7 @@ class SnapshotOrchestrator:
         if found is not None:
             self.source.check_copied(found)
         unstaged = [output_of(task, SnapshotFile) for task in exported if not has_staged(task)]
-        tasks = new_tasks(TaskKind.STAGE, unstaged)
-        self.work.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
+        self.work.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, new_tasks(TaskKind.STAGE, unstaged))
         return self._moved(snapshot, SnapshotState.STAGING)
 
     def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:

@@ -1,6 +1,7 @@
 """A table whose snapshot cannot go on fails alone: its neighbours are published in the same run."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +18,9 @@ from cdc_pipeline.wiring import LakeFactory
 from snapshot.wiring import snapshot_runs
 from tests.crash.invariants import check
 from tests.crash.world import World, go_on, new_world, take_snapshot
+from tests.support.mariadb import BinlogServerOfTests, run_mysql
 from tests.support.memory_lake import MemoryLake
-from tests.support.pipelines import POLL, set_up_and_consume
+from tests.support.pipelines import POLL, mysql_settings, set_up_and_consume
 
 
 class RefusingLake(MemoryLake):
@@ -87,6 +89,27 @@ def test_a_table_that_is_removed_meanwhile_fails_alone(world: World) -> None:
         ended = snapshot_runs(pipeline, poll_interval=POLL).take(world.tables, slots=1)
     assert [found.state for found in ended] == ["published", "published", "failed"]
     assert "there is no snapshot" in str(ended[2].error)
+
+
+def test_a_table_that_cannot_be_described_at_the_cutoff_fails_alone(
+    binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path
+) -> None:
+    """The server shows no rows as of the position of a table that was truncated or rebuilt behind it."""
+    url, database = binlog_server.url, binlog_server.database
+    run_mysql(url, *(f"CREATE TABLE {name} (id INT PRIMARY KEY)" for name in ("a", "b", "c")), database=database)
+
+    def truncate(name: str, moment: Moment) -> None:
+        if (name, moment) == ("position.hold", Moment.AFTER):
+            run_mysql(url, "TRUNCATE TABLE b", database=database)
+
+    settings = mysql_settings(tmp_path, url, database, [{"name": name} for name in ("a", "b", "c")])
+    with closing(World(settings=settings, source_url=url, store_url=store_url)) as world:
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+        with world.process(truncate) as pipeline:
+            ended = take_snapshot(pipeline, world.tables)
+    assert [found.state for found in ended] == ["published", "failed", "published"]
+    assert "definition has changed" in str(ended[1].error)
 
 
 def snapshot_states(world: World, error: Exception, times: int) -> dict[str, tuple[str, str | None]]:
