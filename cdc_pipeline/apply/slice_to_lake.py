@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import takewhile
 from typing import TypeVar
 from uuid import UUID
 
@@ -67,8 +68,9 @@ class SliceWorker:
     def slice_to_lake(self, table: TableName, *, until: datetime | None = None) -> Applied:
         """Applies the slices that are registered when the call begins, claim by claim.
 
-        With `until`, applies only slices whose label begins before it. Slices that are registered during the call are
-        left to the next call, so that one busy table never keeps a task slot from the other tables.
+        With `until`, applies only slices before the first whose label begins at or after it: consumers that share a
+        stream have labels of their own, and a table takes its slices in their order. Slices that are registered during
+        the call are left to the next call, so that one busy table never keeps a task slot from the other tables.
 
         Raises LeaseBusy while another worker has the table, TableStale for a table that needs a new snapshot, and
         FenceMismatch or SliceDamaged before anything is changed. After any error except one of the lease or of the
@@ -189,7 +191,7 @@ class SliceWorker:
         if active is not None:
             end = min(end, self.work.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
         behind = tuple(row for row in behind if row.number < end)
-        within = tuple(row for row in behind if until is None or row.label_start < until)
+        within = tuple(takewhile(lambda row: until is None or row.label_start < until, behind))
         left_from = until if len(within) < len(behind) else None
         within = first_with_same_columns(within, lambda row: self.work.store.tables.schema(row.table_id, row.schema_id))
         open_claim = self.work.store.claims.open_claim(table_id)

@@ -6,7 +6,8 @@ from datetime import timedelta
 from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import TableName, encode_position
-from tests.support.metadata_store import MORNING
+from cdc_pipeline.time_slice import label_of
+from tests.support.metadata_store import MINUTE, MORNING
 from tests.support.slice_work import Work
 from tests.support.version_vector import version_vector
 
@@ -52,6 +53,27 @@ def test_until_leaves_what_is_labelled_later(work: Work) -> None:
     assert work.claims() == [(1, 2), (3, 3)]
     work.worker().slice_to_lake(work.table.name, until=MORNING)
     assert work.fence() == 3
+
+
+def test_until_leaves_every_slice_behind_one_that_is_labelled_later(work: Work) -> None:
+    """Each consumer of a shared stream has labels of its own, and registers at its own pace."""
+    shop = work.shop
+    for partition, minutes in enumerate((2, 1)):
+        work.position += 1
+        plain = shop.cut(work.position - 1, work.position, {(shop.orders.table_id, partition): 0})
+        own = replace(plain.partitions[partition], start_offset=encode_position(0))
+        label = label_of(MORNING + minutes * MINUTE, MINUTE)
+        cut = replace(plain, label=label, partitions=(own,), slices=(work.slice(partition, 1),))
+        shop.store.registration.register(cut, None)
+    ahead, behind = work.slices()
+    assert behind.label_start < ahead.label_start
+    applied = work.worker().slice_to_lake(work.table.name, until=ahead.label_start)
+    assert (applied.outcomes, applied.ended) == (
+        (),
+        f"slices from {ahead.label_start.isoformat()} on are left, as asked for",
+    )
+    work.worker().slice_to_lake(work.table.name, until=ahead.label_end)
+    assert work.claims() == [(1, 2)]
 
 
 def test_a_silence_makes_no_slice_and_no_new_lake_version(work: Work) -> None:
