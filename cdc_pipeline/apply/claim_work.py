@@ -58,6 +58,7 @@ class ClaimPreparation:
             tombstones=self.store.slices.awaits_late(row.table_id),
             truncated_at=self.store.slices.truncated_through(row.table_id, claim.last_number),
             position=slices[-1].position,
+            horizon=row.horizon if row.horizon_number <= claim.last_number else "",
         )
 
     def _checked(self, lease: Lease, slices: Sequence[RegisteredSlice]) -> tuple[SliceInput, ...]:

@@ -107,6 +107,7 @@ class ClaimPeriods:
             truncates=truncates,
             keeps_old_events=self.work.tombstones or not is_ordered,
             has_one_period=self.is_new,
+            horizon=self.work.horizon,
         )
         return ChangedPeriods(sql=sql, replaced=replaced)
 

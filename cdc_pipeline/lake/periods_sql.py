@@ -43,18 +43,20 @@ def periods(
     truncates: Mapping[str, str],
     keeps_old_events: bool,
     has_one_period: bool,
+    horizon: str,
 ) -> str:
     """Returns SQL of all periods of the ids of PERIOD and EVENT.
 
     `fills`: the columns for which an event may have no value; it keeps the value before it. `truncates`: version -> SQL
     of the commit time. `keeps_old_events`: older events may arrive later, so a delete leaves a hidden row, and a period
     remembers each event that confirmed it; otherwise only the last one. `has_one_period`: PERIOD has at most one period
-    of each id, and EVENT only newer events.
+    of each id, and EVENT only newer events. `horizon`: events that arrive later are not older than this version, so of
+    the events before it that confirmed a period, the last one is remembered.
     """
     shape = _in_registers(shape, set(fills))
     is_same = f"_cdc_act = {_UPSERT}" if has_one_period else "row_number() OVER by_version = 1"
     values = "".join(f", {part}" for each in shape.registers for part in each.columns(f"_cdc_first.{_value(each)}"))
-    confirmed = "_cdc_later" if keeps_old_events else "slice(_cdc_later, -1, 1)"
+    confirmed = _remembered(horizon) if keeps_old_events else "slice(_cdc_later, -1, 1)"
     kept = f"_cdc_act <> {_END}" if keeps_old_events else f"_cdc_act = {_UPSERT}"
     is_of_period = f"at IN ({VERSION}, '{_UNKNOWN}') OR coalesce(map_contains_key({CONFIRMED}, at), false)"
     unknown = "_cdc_first._cdc_unknown"
@@ -71,6 +73,12 @@ def periods(
                     FROM ({_gathered(shape, set(fills), truncates, is_same)}))
               WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY {VERSION}))
         WHERE {kept}"""
+
+
+def _remembered(horizon: str) -> str:
+    """Returns SQL of the later events of a period that an event may still come between."""
+    before, rest = (f"filter(_cdc_later, it -> it._cdc_at {than} {text_literal(horizon)})" for than in ("<", ">="))
+    return f"concat(slice({before}, -1, 1), {rest})" if horizon else "_cdc_later"
 
 
 def new_events(shape: ClaimShape) -> str:

@@ -93,7 +93,7 @@ class ClaimWork:
     `key_ranges`; if there are none, no range is known. `late`: a slice may hold events older than those already
     applied. `tombstones`: deletes leave tombstones, against older events that arrive later. `truncated_at`: the
     greatest version of a truncate up to `last_number`; events at or below it have no effect. `position`: the position
-    of the last slice's boundary, which the lake's log records.
+    of the last slice's boundary, which the lake's log records. `horizon`: no later claim has an event older than it.
     """
 
     claim_id: str
@@ -109,6 +109,7 @@ class ClaimWork:
     tombstones: bool = False
     truncated_at: str = ""
     position: str = ""
+    horizon: str = ""
 
     @property
     def leading(self) -> TableSchema | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import DELETED, Column, TableSchema
+from cdc_pipeline.record import CONFIRMED, DELETED, PARTIAL, Column, TableSchema
 from tests.support.history_tables import Span, spans
 from tests.support.lake import PEOPLE, Feed, event, lake_table_rows, table_of, version
 from tests.support.reference.model import Event
@@ -61,6 +61,8 @@ def whole(values: dict[str, object]) -> dict[str, object]:
     return {"age": 0, **values} if "name" in values else values
 
 
+NAMED: dict[bool, dict[str, object]] = {True: {"name": "Alice"}, False: {}}
+"""What an event has for the name: later ones lack it."""
 PLACES = TableSchema(
     columns=(*PEOPLE.columns[1:], Column(name="case", type="int4"), Column(name="id", type="int8")), key=("case", "id")
 )
@@ -103,6 +105,26 @@ def test_a_value_that_no_event_had_shows_in_no_period(lake: SparkLake, store: Lo
     lake.upsert(table, feed.claim([event("u", at, id_, age=1) for at in (35, 38) for id_ in (1, 2)]))
     lake.upsert(table, feed.claim([event("u", 47, 1, name="x", age=2), event("d", 47, 2)]))
     assert spans(store, table) == {1: [("x", 47, None)]}
+
+
+def test_a_period_remembers_no_events_between_which_none_can_come_any_more(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    """An update that changes nothing is remembered, and each claim writes all that a period remembers."""
+    table = table_of(ordered=False, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    for at in range(5, 30, 5):
+        work = feed.claim([event("u", at, 1, name="Alice", age=1), event("u", at, 2, age=1, **NAMED[at == 5])])
+        lake.upsert(table, replace(work, horizon=version(at - 7) if at > 10 else ""))
+    rows = lake_table_rows(store, history_of(table))
+    assert [sorted(dict(row[CONFIRMED])) for row in rows] == [[version(15), version(20), version(25)]] * 2
+    assert {version(at) for at in (15, 20, 25)} in [set(dict(row[PARTIAL])) for row in rows if row[PARTIAL]]
+    lake.upsert(table, replace(feed.claim([event("u", 22, id_, name="Bob", age=1) for id_ in (1, 2)]), late=True))
+    assert spans(store, table) == {
+        1: [("Alice", 5, 22), ("Bob", 22, 25), ("Alice", 25, None)],
+        2: [("Alice", 5, 22), ("Bob", 22, None)],
+    }
 
 
 def test_what_is_replayed_late_has_the_periods_of_what_comes_in_time(lake: SparkLake, store: LocalObjectStore) -> None:
