@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Mapping
 from ipaddress import IPv4Address
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 import yaml
 
+from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.launcher.deployment import Deployment, log_store_of, spark_jar_sets
 from cdc_pipeline.launcher.jars import S3, jars_of, read_lock
 from cdc_pipeline.launcher.postgres import SERVER_OPTIONS, SUPERUSER
@@ -24,6 +26,7 @@ from cdc_pipeline.settings.installation.endpoints import (
     role_of,
     source_database,
 )
+from cdc_pipeline.settings.work import EMBEDDED
 
 POSTGRES_IMAGE = "postgres:18.4-bookworm"
 OWN_IMAGE = "cdc-pipeline:0.1.0"
@@ -31,6 +34,8 @@ IMAGE_PROJECT = PurePosixPath("/opt/cdc")
 PORTS = {"postgres": 5432, "spark": 15002, "airflow": 8080}
 AWS_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Variables that compose passes on from its own environment, if they are set."""
+NAMING_FILES = ("path", "password_file", "ca_file", "certificate_file", "key_file", "credentials_file", "tls_ca")
+"""Settings of a source that name a file or a folder."""
 HINT = "set it in docker/.env"
 EVERY_ADDRESS = str(IPv4Address(0))
 HEAD = """\
@@ -78,32 +83,61 @@ def containers(settings: Settings) -> Deployment:
 
 
 def _inside(settings: Settings, passwords: Mapping[str, str], spark_token: str) -> Endpoints:
-    """URLs without TLS: the compose network is private."""
+    """URLs without TLS: the compose network is private. "" for a server of one's own, which pipeline.yml tells."""
 
     def database(name: str) -> str:
         return f"postgresql://{role_of(name)}:{passwords[role_of(name)]}@{POSTGRES}:{PORTS['postgres']}/{name}"
 
     spark = embedded_spark(f"{SPARK}:{PORTS['spark']}", spark_token)
+    store_is_ours, spark_is_ours = settings.metadata_store == EMBEDDED, settings.spark == EMBEDDED
     return Endpoints(
-        source_url=f"{database(source_database(settings))}?sslmode=disable",
-        metadata_store_url=f"{database(METADATA_DATABASE)}?sslmode=disable",
+        source_url=f"{database(source_database(settings))}?sslmode=disable" if settings.embeds_source else "",
+        metadata_store_url=f"{database(METADATA_DATABASE)}?sslmode=disable" if store_is_ours else "",
         airflow_database_url=database(AIRFLOW_DATABASE),
-        spark_url=f"{spark};use_ssl=false",
+        spark_url=f"{spark};use_ssl=false" if spark_is_ours else "",
         airflow_url=f"http://{API_SERVER}:{PORTS['airflow']}",
     )
 
 
 def composition(settings: Settings) -> dict[str, Any]:
+    """Raises SettingsError for what pipeline.yml says and containers cannot do."""
+    _check_settings(settings)
     deployment = containers(settings)
     described = processes(settings, deployment)
     one_shots = {process.name for process in described if process.one_shot}
     services = {process.name: _service(process, one_shots, deployment) for process in described}
-    if settings.on_s3:
-        for service in services.values():
-            if service["image"] == OWN_IMAGE:
+    for service in services.values():
+        if service["image"] == OWN_IMAGE:
+            service["volumes"] += _named_files(settings, PurePosixPath(deployment.config).parent)
+            if settings.on_s3:
                 service["environment"] |= dict.fromkeys(AWS_VARIABLES)
                 service["build"]["args"] = {"JARS": S3}
     return {"name": "cdc", "services": services, "volumes": {"data": {}, "postgres": {}}}
+
+
+def _check_settings(settings: Settings) -> None:
+    if settings.include:
+        raise SettingsError(
+            "pipeline.yml has include, for which set-up writes a file beside it, and containers only read that folder",
+            expected="every table by its name",
+            remedy="list the tables in docker/pipeline.yml",
+        )
+    if _is_relative(settings.lake):
+        raise SettingsError(
+            "the lake is a folder beside pipeline.yml, which containers only read",
+            expected="a folder of the volume, such as file:///data/lake, or s3://bucket/prefix",
+            remedy="correct lake in docker/pipeline.yml",
+        )
+
+
+def _named_files(settings: Settings, folder: PurePosixPath) -> list[str]:
+    """The files and folders that the source's settings name by a path relative to pipeline.yml, for reading."""
+    named = [getattr(settings.source, name, None) for name in NAMING_FILES]
+    return [f"./{path}:{normpath(folder / path)}:ro" for path in named if path and _is_relative(path)]
+
+
+def _is_relative(location: str) -> bool:
+    return "://" not in location and not location.startswith("/")
 
 
 def _service(process: Process, one_shots: set[str], deployment: Deployment) -> dict[str, Any]:
@@ -149,5 +183,14 @@ def compose_text(settings: Settings) -> str:
     return HEAD + yaml.safe_dump(composition(settings), sort_keys=False, width=1000)
 
 
+def main() -> int:
+    try:
+        sys.stdout.write(compose_text(load_settings(PROJECT / "docker" / "pipeline.yml", {}, matching=())))
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write(compose_text(load_settings(Path(PROJECT / "docker" / "pipeline.yml"), {})))
+    sys.exit(main())

@@ -44,13 +44,6 @@ class Deployment:
     spark_token: str = field(repr=False)
     postgres_command: tuple[str, ...]
 
-    def address(self, port_name: str) -> str:
-        """`host:port` at which other processes reach a server."""
-        return {
-            "spark": self.endpoints.spark_url.removeprefix("sc://").partition("/")[0],
-            "airflow": self.endpoints.airflow_url.removeprefix("http://"),
-        }[port_name]
-
 
 def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Deployment:
     jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))

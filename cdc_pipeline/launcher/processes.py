@@ -14,7 +14,6 @@ from cdc_pipeline.settings.installation.endpoints import (
     AIRFLOW_DATABASE,
     METADATA_DATABASE,
     PASSWORD_VARIABLES,
-    Endpoints,
     role_of,
     source_database,
 )
@@ -72,7 +71,6 @@ class Process:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     depends_on: tuple[str, ...] = ()
-    port_name: str | None = None
     health: str | None = field(default=None, repr=False)
     silence: float = 60
     one_shot: bool = False
@@ -103,7 +101,6 @@ def _servers(settings: Settings, deployment: Deployment) -> Iterable[Process]:
         waits_for="PostgreSQL to accept connections",
         command=deployment.postgres_command,
         environment={"TZ": "UTC"},
-        port_name="postgres",
         health=f"postgresql://{SUPERUSER}:{deployment.postgres_password}@{deployment.postgres_host}:{port}/postgres",
         as_server_account=True,
     )
@@ -147,8 +144,7 @@ def _spark(settings: Settings, deployment: Deployment) -> Iterable[Process]:
             "TZ": "UTC",
             AUTHENTICATION_VARIABLE: deployment.spark_token,
         },
-        port_name="spark",
-        health=f"http2://{deployment.address('spark')}",
+        health=f"http2://{deployment.endpoints.spark_url.removeprefix('sc://').partition('/')[0]}",
     )
     yield Process(
         name=WARM_UP,
@@ -228,8 +224,7 @@ def _airflow(deployment: Deployment) -> Iterable[Process]:
         command=(*base, "api-server"),
         environment=environment,
         depends_on=(AIRFLOW_MIGRATE,),
-        port_name="airflow",
-        health=f"http://{deployment.address('airflow')}/api/v2/version",
+        health=f"{deployment.endpoints.airflow_url}/api/v2/version",
         silence=AIRFLOW_SILENCE_SECONDS,
     )
     for name, command in (
@@ -243,7 +238,7 @@ def _airflow(deployment: Deployment) -> Iterable[Process]:
             command=command,
             environment=environment,
             depends_on=(AIRFLOW_MIGRATE,),
-            health=f"http://{deployment.address('airflow')}/api/v2/monitor/health#{name.replace('-', '_')}",
+            health=f"{deployment.endpoints.airflow_url}/api/v2/monitor/health#{name.replace('-', '_')}",
             silence=AIRFLOW_SILENCE_SECONDS,
         )
 
@@ -254,14 +249,16 @@ def _own_verb(deployment: Deployment, verb: str) -> tuple[str, ...]:
 
 def _own_environment(deployment: Deployment) -> dict[str, str]:
     """Gives each process the URLs of all servers, so that none starts a server of its own."""
-    urls: Endpoints = deployment.endpoints
-    source = {"CDC_SOURCE__URL": urls.source_url} if urls.source_url else {}
+    servers = deployment.endpoints
+    urls = {
+        "CDC_SOURCE__URL": servers.source_url,
+        "CDC_METADATA_STORE": servers.metadata_store_url,
+        "CDC_SPARK": servers.spark_url,
+    }
     return {
         "CDC_CONFIG": deployment.config,
         "CDC_HOME": deployment.home,
-        **source,
-        "CDC_METADATA_STORE": urls.metadata_store_url,
-        "CDC_SPARK": urls.spark_url,
+        **{variable: url for variable, url in urls.items() if url},
         "TZ": "UTC",
         **ALLOCATORS,
     }

@@ -12,7 +12,7 @@ from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.launcher.compose import AWS_VARIABLES, compose_text, composition, containers
 from cdc_pipeline.launcher.deployment import Deployment, this_machine
 from cdc_pipeline.launcher.postgres import SERVER_OPTIONS
-from cdc_pipeline.launcher.processes import POSTGRES, SPARK, WORKER, Process, processes, with_dependencies
+from cdc_pipeline.launcher.processes import API_SERVER, POSTGRES, SPARK, WORKER, Process, processes, with_dependencies
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings, parse_settings
@@ -22,6 +22,22 @@ from tests.support.shop_settings import shop_settings
 
 DOCKER = PROJECT / "docker"
 FILES = "{name: shop, lake: lake, source: {kind: debezium_files, path: events/}, tables: [{name: shop.public.orders}]}"
+OWN_SERVERS = {
+    "CDC_SOURCE": '{"kind": "postgres", "url": "postgresql://someone:p$w@db.example/shop"}',
+    "CDC_METADATA_STORE": "postgresql://someone:p$w@store.example/metadata",
+    "CDC_SPARK": "sc://spark.example:15002/;use_ssl=true",
+}
+SOURCES = {
+    "change files": "{kind: change_files, path: changes, format: upserts}",
+    "a bucket": "{kind: change_files, path: s3://bucket/changes, format: upserts}",
+    "kafka": "{kind: kafka, servers: 'k:9092', topic: '{table}', security: ssl, ca_file: ca.pem}",
+    "mysql": "{kind: mysql, url: mysql://u@h, password_file: ../password, tls_ca: /data/ca.pem}",
+}
+MOUNTED = {
+    "change files": ["./changes:/etc/cdc/changes:ro"],
+    "kafka": ["./ca.pem:/etc/cdc/ca.pem:ro"],
+    "mysql": ["./../password:/etc/password:ro"],
+}
 
 
 @pytest.fixture
@@ -33,6 +49,21 @@ def compose_settings() -> Settings:
 def settings_on_s3() -> Settings:
     server = {"CDC_OBJECT_STORE__ENDPOINT": "https://s3.example", "CDC_OBJECT_STORE__PATH_STYLE": "true"}
     return load_settings(DOCKER / "pipeline.yml", {"CDC_LAKE": "s3://bucket/lake", **server})
+
+
+@pytest.fixture
+def settings_of_own_servers() -> Settings:
+    return load_settings(DOCKER / "pipeline.yml", OWN_SERVERS)
+
+
+@pytest.fixture
+def settings_of_files() -> Settings:
+    return in_docker("{kind: debezium_files, path: events/}")
+
+
+def in_docker(source: str) -> Settings:
+    text = f"name: shop\nlake: file:///data/lake\nsource: {source}\ntables: [{{name: shop.public.orders}}]\n"
+    return parse_settings(text, path=DOCKER / "pipeline.yml", environment={})
 
 
 def native_place(settings: Settings, home: Path) -> Deployment:
@@ -60,7 +91,7 @@ def translated(text: str, native: Deployment, other: Deployment) -> str:
 
 
 def test_the_airflow_that_is_started_answers_only_for_its_own_host_names(tmp_path: Path) -> None:
-    (api,) = [each for each in described(shop_settings(tmp_path), tmp_path) if each.port_name == "airflow"]
+    (api,) = [each for each in described(shop_settings(tmp_path), tmp_path) if each.name == API_SERVER]
     assert api.environment["CDC_AIRFLOW_IS_EMBEDDED"]
 
 
@@ -137,7 +168,7 @@ def test_the_compose_file_is_the_one_that_the_description_makes(compose_settings
     assert written == compose_text(compose_settings), "run `make compose`"
 
 
-@pytest.mark.parametrize("name", ["compose_settings", "settings_on_s3"])
+@pytest.mark.parametrize("name", ["compose_settings", "settings_on_s3", "settings_of_own_servers", "settings_of_files"])
 def test_containers_run_the_same_commands_in_the_same_environment(
     request: pytest.FixtureRequest, name: str, tmp_path: Path
 ) -> None:
@@ -151,7 +182,8 @@ def test_containers_run_the_same_commands_in_the_same_environment(
         assert list(service.get("depends_on", {})) == list(process.depends_on)
         if process.name != POSTGRES:
             assert service["command"] == [translated(word, native, other) for word in process.command]
-            environment = {name: translated(value, native, other) for name, value in process.environment.items()}
+            translations = {name: translated(value, native, other) for name, value in process.environment.items()}
+            environment = {name: value for name, value in translations.items() if value}
             assert service["environment"] == environment | passed_on
             assert service["build"].get("args") == ({"JARS": "s3"} if settings.on_s3 else None)
     assert not services
@@ -198,3 +230,33 @@ def test_airflow_keeps_no_idle_transaction_for_longer_than_its_heartbeats(tmp_pa
     scheduler = next(process for process in described(shop_settings(tmp_path), tmp_path) if process.name == "scheduler")
     url = make_url(scheduler.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
     assert url.query == {"options": "-cidle_in_transaction_session_timeout=30s"}
+
+
+def test_a_server_of_ones_own_is_told_by_pipeline_yml_alone(settings_of_own_servers: Settings) -> None:
+    services: dict[str, Any] = composition(settings_of_own_servers)["services"]
+    assert not {"spark-connect", "warm-up"} & services.keys()
+    assert services["databases"]["command"][-1] == "airflow"
+    own = {"CDC_SOURCE__URL", "CDC_METADATA_STORE", "CDC_SPARK"}
+    assert not [name for name, service in services.items() if own & service["environment"].keys()]
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_containers_read_the_files_that_pipeline_yml_names(kind: str) -> None:
+    consumer = composition(in_docker(SOURCES[kind]))["services"]["consumer"]
+    assert consumer["volumes"][2:] == MOUNTED.get(kind, [])
+    assert "CDC_SOURCE__URL" not in consumer["environment"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [("CDC_LAKE", "lake", "correct lake in docker"), ("CDC_INCLUDE", '["shop.public.*"]', "list the tables in docker")],
+)
+def test_what_containers_cannot_do_is_refused(key: str, value: str, words: str) -> None:
+    settings = load_settings(DOCKER / "pipeline.yml", {key: value}, matching=())
+    with pytest.raises(SettingsError, match=words):
+        composition(settings)
+
+
+def test_the_image_has_its_account_before_set_up_creates_one() -> None:
+    recipe = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    assert recipe.index("RUN useradd ") < recipe.index("RUN make setup")
