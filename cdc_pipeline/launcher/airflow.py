@@ -1,6 +1,6 @@
 """Airflow's settings as environment variables: LocalExecutor, a database of its own, only loopback."""
 
-from cdc_pipeline.launcher.deployment import Deployment
+from cdc_pipeline.launcher.deployment import TASK_SLOTS_VARIABLE, Deployment
 
 ADMINISTRATOR = "admin"
 LONGEST_IDLE_TRANSACTION = "30s"
@@ -22,7 +22,7 @@ def airflow_environment(deployment: Deployment) -> dict[str, str]:
     return {
         "AIRFLOW_HOME": f"{deployment.home}/airflow",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-        "AIRFLOW__CORE__PARALLELISM": "4",
+        TASK_SLOTS_VARIABLE: deployment.task_slots,
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": f"{deployment.project}/dags",

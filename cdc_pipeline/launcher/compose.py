@@ -10,7 +10,13 @@ from typing import Any
 import yaml
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.launcher.deployment import Deployment, log_store_of, spark_jar_sets
+from cdc_pipeline.launcher.deployment import (
+    TASK_SLOTS,
+    TASK_SLOTS_VARIABLE,
+    Deployment,
+    log_store_of,
+    spark_jar_sets,
+)
 from cdc_pipeline.launcher.jars import S3, jars_of, read_lock
 from cdc_pipeline.launcher.postgres import SERVER_OPTIONS, SUPERUSER
 from cdc_pipeline.launcher.processes import API_SERVER, POSTGRES, SPARK, Process, processes
@@ -67,6 +73,7 @@ def containers(settings: Settings) -> Deployment:
         jars=tuple(str(folder / jar.file_name) for jar in jars),
         log_store=str(folder / log_store_of(settings).jar(JARS).name),
         cores=2,
+        task_slots=f"${{{TASK_SLOTS_VARIABLE}:-{TASK_SLOTS}}}",
         listen=EVERY_ADDRESS,
         ports=PORTS,
         endpoints=_inside(settings, passwords, spark_token),

@@ -16,6 +16,10 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints_of, role_passwords
 from cdc_pipeline.settings.installation.ports import LOOPBACK
 from cdc_pipeline.settings.installation.state import Installation
+from cdc_pipeline.settings.work import EMBEDDED
+
+TASK_SLOTS_VARIABLE = "AIRFLOW__CORE__PARALLELISM"
+TASK_SLOTS = "4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,7 @@ class Deployment:
     """All that differs between one machine and containers. Commands and environments are derived from it alone.
 
     `log_store`: the jar with which Spark commits safely beside other writers; None if it could not be compiled.
-    `listen`: the address that servers bind.
+    `listen`: the address that servers bind. `task_slots`: tasks that Airflow runs at a time.
     """
 
     project: str
@@ -34,6 +38,7 @@ class Deployment:
     jars: tuple[str, ...]
     log_store: str | None
     cores: int
+    task_slots: str
     listen: str
     ports: Mapping[str, int]
     endpoints: Endpoints = field(repr=False)
@@ -46,7 +51,9 @@ class Deployment:
 
 
 def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Deployment:
-    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))
+    """Only an embedded Spark needs its jars here."""
+    embeds_spark = settings.spark == EMBEDDED
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings))) if embeds_spark else []
     return Deployment(
         project=str(PROJECT),
         home=str(installation.home),
@@ -54,8 +61,9 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         python=sys.executable,
         spark_home=str(spark_home()),
         jars=tuple(str(jar) for jar in jars),
-        log_store=_log_store(log_store_of(settings)),
+        log_store=_log_store(log_store_of(settings)) if embeds_spark else None,
         cores=available_cores(),
+        task_slots=os.environ.get(TASK_SLOTS_VARIABLE, TASK_SLOTS),
         listen=LOOPBACK,
         ports=installation.ports,
         endpoints=endpoints_of(settings, installation),

@@ -1,20 +1,19 @@
 """Servers for a single command: missing ones are started, and the last command that uses them ends them."""
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.control import failure, is_up, process_states
 from cdc_pipeline.launcher.health import is_healthy
-from cdc_pipeline.launcher.launch import start
-from cdc_pipeline.launcher.marked import marked, marks
+from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.launcher.processes import DATABASES, POSTGRES, SPARK, Process, with_dependencies
+from cdc_pipeline.launcher.supervisor import launcher
 from cdc_pipeline.launcher.users import one_user, parts_mark, watch
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.installation.endpoints import Endpoints, endpoints_of
@@ -24,6 +23,7 @@ from cdc_pipeline.settings.work import EMBEDDED
 TIMEOUT_SECONDS = 180
 POLL_SECONDS = 0.1
 PORTS = {"postgres": POSTGRES, "spark": SPARK}
+Launch = Callable[[Process], "subprocess.Popen[bytes]"]
 
 
 @contextmanager
@@ -66,45 +66,40 @@ def _start_missing(
         present = set(marked(parts_mark(installation)).values())
         free = [port for port, name in PORTS.items() if name not in present]
         renewed, described = plan(settings, config=config, installation=installation, free=free)
+        launch = launcher(renewed, parts_mark(renewed))
         for process in with_dependencies(described, wanted):
             if process.one_shot:
-                _run(process, renewed)
-            elif process.name not in present:
+                _run(process, renewed, launch)
+            elif process.name in present:  # it may still start: a command that waited for it may have been killed
+                _wait_until(partial(_answers, process), renewed, process.name)
+            else:
                 watcher = watch(renewed)
                 if watcher is not None:
                     started.callback(watcher.poll)
-                _start(process, renewed, started)
+                _start(process, renewed, launch, started)
     return renewed
 
 
-def _launch(process: Process, installation: Installation) -> "subprocess.Popen[bytes]":
-    account = server_account() if process.as_server_account else None
-    with installation.log(process.name).open("ab") as output:
-        return start(
-            list(process.command),
-            environment={**os.environ, **process.environment, **marks(parts_mark(installation), process.name)},
-            folder=Path("/") if process.as_server_account else installation.home,
-            output=output,
-            account=account,
-        )
-
-
-def _run(process: Process, installation: Installation) -> None:
-    exit_code = _launch(process, installation).wait()
+def _run(process: Process, installation: Installation, launch: Launch) -> None:
+    exit_code = launch(process).wait()
     if exit_code:
         raise failure(installation, process.name, f"{process.name} ended with {exit_code}")
 
 
-def _start(process: Process, installation: Installation, started: ExitStack) -> None:
-    child = _launch(process, installation)
+def _start(process: Process, installation: Installation, launch: Launch, started: ExitStack) -> None:
+    child = launch(process)
     started.callback(child.poll)
 
     def answers() -> bool:
         if child.poll() is not None:
             raise failure(installation, process.name, f"{process.name} ended with {child.returncode}")
-        return process.health is None or is_healthy(process.health)
+        return _answers(process)
 
     _wait_until(answers, installation, process.name)
+
+
+def _answers(process: Process) -> bool:
+    return process.health is None or is_healthy(process.health)
 
 
 def _are_ready(home: Path, parts: frozenset[str]) -> bool:

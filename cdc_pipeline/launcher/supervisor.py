@@ -8,11 +8,12 @@ does not end it: what it could not start or store it tries again.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -25,7 +26,7 @@ import structlog
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.health import Health, forget, health_of, unanswered
 from cdc_pipeline.launcher.launch import kill, start
-from cdc_pipeline.launcher.marked import marks
+from cdc_pipeline.launcher.marked import SUPERVISOR, marks
 from cdc_pipeline.launcher.probe import Probe
 from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.settings.installation.state import Installation, open_installation, write_document
@@ -188,10 +189,10 @@ def pause_after(failures: int) -> timedelta:
     return min(FIRST_PAUSE * (1 << doublings), LONGEST_PAUSE)
 
 
-def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], None]) -> None:
+def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], None], logs: Collection[Path]) -> None:
     """Runs forever and calls `store` after each change. Processes keep running while a dependency restarts.
 
-    States that could not be stored are stored as soon as that is possible.
+    States that could not be stored are stored as soon as that is possible. `logs`: those that are kept short.
     """
     everyone, stored, reported = list(keepers), None, ""
     while True:
@@ -207,6 +208,8 @@ def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], N
                 if reported != str(error):
                     report("states not stored", error=str(error))
                 reported = str(error)
+        for path in logs:
+            shorten(path)
         time.sleep(POLL.total_seconds())
 
 
@@ -216,12 +219,12 @@ def report(event: str, **values: object) -> None:
         log.error(event, **values)
 
 
-def launcher(installation: Installation) -> Callable[[Process], "subprocess.Popen[bytes]"]:
-    """Returns a function that starts a process of the installation, with its mark and a log of its own."""
+def launcher(installation: Installation, mark: str) -> Callable[[Process], "subprocess.Popen[bytes]"]:
+    """Returns a function that starts a process of the installation, with the mark and a log of its own."""
     account = server_account()
 
     def launch(process: Process) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, **process.environment, **marks(installation.identity, process.name)}
+        environment = {**os.environ, **process.environment, **marks(mark, process.name)}
         with opened_log(installation.log(process.name)) as output:
             return start(
                 list(process.command),
@@ -235,10 +238,20 @@ def launcher(installation: Installation) -> Callable[[Process], "subprocess.Pope
 
 
 def opened_log(path: Path) -> BinaryIO:
-    """Opens a log for appending. A log that is too long is first renamed to `.log.1`, which replaces an older one."""
-    if path.exists() and path.stat().st_size > LONGEST_LOG_BYTES:
-        path.replace(path.with_suffix(".log.1"))
+    """Opens a log for appending, after it was shortened."""
+    shorten(path)
     return path.open("ab")
+
+
+def shorten(path: Path) -> None:
+    """Copies a log that is too long to `.log.1`, which replaces an older one, and empties it.
+
+    Every writer appends, so it goes on at the beginning. A log that cannot be copied stays as it is.
+    """
+    with suppress(OSError):
+        if path.stat().st_size > LONGEST_LOG_BYTES:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
 
 
 def read_plan(path: Path) -> list[Process]:
@@ -255,9 +268,13 @@ def main() -> None:
         return
     installation = open_installation(Path(sys.argv[1]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    launch = launcher(installation)
+    launch = launcher(installation, installation.identity)
     keepers = [Keeper(process, launch) for process in read_plan(installation.plan)]
-    supervise(keepers, lambda states: write_document(installation.processes, [asdict(state) for state in states]))
+    supervise(
+        keepers,
+        lambda states: write_document(installation.processes, [asdict(state) for state in states]),
+        [installation.log(name) for name in (SUPERVISOR, *(keeper.process.name for keeper in keepers))],
+    )
 
 
 if __name__ == "__main__":

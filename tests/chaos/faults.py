@@ -77,7 +77,7 @@ def rival_consumer(bank: Bank, chance: Random) -> Lasting:
     """Takes the stream from the one that reads it, which nobody tells; ended as `cdc down` would end it."""
     bank.process(CONSUMER)
     described = next(process for process in read_plan(bank.installation.plan) if process.name == CONSUMER)
-    rival = launcher(bank.installation)(replace(described, name=RIVAL))
+    rival = launcher(bank.installation, bank.installation.identity)(replace(described, name=RIVAL))
     said = len(bank.log(RIVAL))
 
     def leave() -> None:

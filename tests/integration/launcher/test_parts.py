@@ -7,13 +7,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
+import psutil
 import pytest
 
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.launcher.control import up
+from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.postgres import is_accepting
+from cdc_pipeline.launcher.users import one_user, parts_mark
+from cdc_pipeline.settings.installation.state import Installation, open_installation
 from tests.support.eventually import eventually
 from tests.support.shop_settings import shop_settings
 
@@ -29,11 +34,12 @@ with running(shop_settings(folder), config=folder / "pipeline.yml", home=home, p
     sys.stdin.readline()
 """
 PROMPTLY_SECONDS = 20
+STARTS_FOR_SECONDS = 2
 
 
 @contextmanager
-def another_command(folder: Path, home: Path) -> Iterator["subprocess.Popen[str]"]:
-    """At work with the embedded servers until it reads a line."""
+def another_command(folder: Path, home: Path, *, at_work: bool = True) -> Iterator["subprocess.Popen[str]"]:
+    """At work with the embedded servers until it reads a line; `at_work`: when the block begins."""
     command = [sys.executable, "-c", ANOTHER_COMMAND, str(folder), str(home)]
     with subprocess.Popen(
         command,
@@ -44,7 +50,7 @@ def another_command(folder: Path, home: Path) -> Iterator["subprocess.Popen[str]
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "at work\n"
+        assert not at_work or process.stdout.readline() == "at work\n"
         yield process
 
 
@@ -88,6 +94,28 @@ def test_servers_whose_last_user_was_killed_end_too(tmp_path: Path, home: Path) 
         assert is_accepting(endpoints.source_url)
         killed.kill()
         assert eventually(lambda: not is_accepting(endpoints.source_url))
+
+
+def test_a_server_that_a_killed_command_left_starting_is_waited_for(tmp_path: Path, home: Path) -> None:
+    """The next command was a user before the kill, so nobody ends the server. SIGSTOP makes its start take longer."""
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with running(settings, config=config, home=home, parts=POSTGRES):
+        pass
+    installation = open_installation(home)
+    with one_user(installation), another_command(tmp_path, home, at_work=False) as starter:
+        while not (starting := servers(installation)):
+            assert starter.poll() is None
+        for server in starting:
+            server.suspend()
+        starter.kill()
+        awake = Timer(STARTS_FOR_SECONDS, lambda: list(map(psutil.Process.resume, starting)))
+        awake.start()
+        with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
+            assert is_accepting(endpoints.source_url)
+
+
+def servers(installation: Installation) -> list[psutil.Process]:
+    return [process for process, name in marked(parts_mark(installation)).items() if name == "postgres"]
 
 
 def test_up_refuses_while_a_command_has_servers_of_its_own(tmp_path: Path, home: Path) -> None:

@@ -37,6 +37,15 @@ while not pathlib.Path({!r}).exists():
 raise SystemExit(1)
 """
 
+TALKS = """
+import pathlib, signal, threading
+print("begins", flush=True)
+while not pathlib.Path({!r}).exists():
+    threading.Event().wait(0.1)
+print("goes on", flush=True)
+signal.pause()
+"""
+
 FOREVER = "import signal; signal.pause()"
 
 
@@ -129,6 +138,16 @@ def test_a_long_log_is_put_aside_when_its_process_starts(installation: Installat
     os.truncate(log, LONGEST_LOG_BYTES + 1)
     start_and_wait(installation, (script("once", "print('did it')", one_shot=True),), quietly)
     assert log.read_text(encoding="utf-8") == "did it\n"
+    assert log.with_suffix(".log.1").stat().st_size == LONGEST_LOG_BYTES + 1
+
+
+def test_a_log_that_grows_too_long_is_put_aside_while_its_process_runs(installation: Installation) -> None:
+    log = installation.log("talks")
+    start_and_wait(installation, (script("talks", TALKS.format(str(installation.home / "go"))),), quietly)
+    os.truncate(log, LONGEST_LOG_BYTES + 1)
+    assert eventually(lambda: log.stat().st_size == 0)
+    (installation.home / "go").touch()
+    assert eventually(lambda: log.read_text(encoding="utf-8") == "goes on\n")
     assert log.with_suffix(".log.1").stat().st_size == LONGEST_LOG_BYTES + 1
 
 

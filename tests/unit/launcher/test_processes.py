@@ -1,5 +1,8 @@
 """One description: what is external is absent, and the compose file says the same as the native launcher."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,15 @@ from tests.support.shop_settings import shop_settings
 
 DOCKER = PROJECT / "docker"
 FILES = "{name: shop, lake: lake, source: {kind: debezium_files, path: events/}, tables: [{name: shop.public.orders}]}"
+SHOWS_TASK_SLOTS = """
+import sys
+from pathlib import Path
+from tests.support.shop_settings import shop_settings
+from tests.unit.launcher.test_processes import described
+home = Path(sys.argv[1])
+scheduler = next(process for process in described(shop_settings(home), home) if process.name == "scheduler")
+print(scheduler.environment["AIRFLOW__CORE__PARALLELISM"], end="")
+"""
 OWN_SERVERS = {
     "CDC_SOURCE": '{"kind": "postgres", "url": "postgresql://someone:p$w@db.example/shop"}',
     "CDC_METADATA_STORE": "postgresql://someone:p$w@store.example/metadata",
@@ -109,6 +121,18 @@ def test_an_external_spark_is_not_started(tmp_path: Path) -> None:
     assert everything["consumer"].environment["CDC_SPARK"] == "sc://spark.example:15002"
 
 
+def test_an_external_spark_needs_no_jars_and_no_compiler_here(tmp_path: Path) -> None:
+    deployment = native_place(shop_settings(tmp_path, CDC_SPARK="sc://spark.example:15002"), tmp_path)
+    assert (deployment.jars, deployment.log_store) == ((), None)
+
+
+@pytest.mark.parametrize(("given", "slots"), [({}, "4"), ({"AIRFLOW__CORE__PARALLELISM": "8"}, "8")])
+def test_the_caller_chooses_how_many_tasks_airflow_runs(given: dict[str, str], slots: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SHOWS_TASK_SLOTS, str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")} | given
+    assert subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout == slots
+
+
 def test_an_external_source_and_store_get_no_database_of_ours(tmp_path: Path) -> None:
     url = "postgresql://someone@db.example/shop"
     settings = shop_settings(tmp_path, CDC_SOURCE__URL=url, CDC_METADATA_STORE=url)
@@ -174,7 +198,8 @@ def test_containers_run_the_same_commands_in_the_same_environment(
 ) -> None:
     settings: Settings = request.getfixturevalue(name)
     other = containers(settings)
-    native = replace(native_place(settings, tmp_path), listen=other.listen, cores=other.cores, postgres_host="postgres")
+    same = {name: getattr(other, name) for name in ("listen", "cores", "task_slots", "postgres_host")}
+    native = replace(native_place(settings, tmp_path), **same)
     services: dict[str, Any] = composition(settings)["services"]
     passed_on = dict.fromkeys(AWS_VARIABLES) if settings.on_s3 else {}
     for process in processes(settings, native):
