@@ -45,7 +45,7 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
             from cdc_pipeline.wiring import opened_pipeline
 
             with opened_pipeline() as pipeline:
-                report = pipeline.slice_runs().run(table, by_hand=is_by_hand(dag_run.run_type))
+                report = pipeline.slice_run(table, by_hand=is_by_hand(dag_run.run_type))
             outlet_events[lake].extra = report
             return report
 

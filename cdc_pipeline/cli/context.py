@@ -176,11 +176,13 @@ class Context:
         columns: str | None = None,
         wide: bool | None = None,
         nothing: str = "nothing",
+        known: Sequence[str] = (),
     ) -> None:
         """Prints one record per row, with the columns of the first row; as JSON always with all columns.
 
         `columns` and `wide` are the options of a command that has them. Without `wide`, columns that are empty in every
-        row are left out, and with `wide=False` also those that do not fit. `nothing`: what is printed without rows.
+        row are left out, and with `wide=False` also those that do not fit. `nothing`: what is printed without rows;
+        `known`: the columns that there are then.
         """
         if self.as_json:
             print(json.dumps(list(rows), default=_plain, ensure_ascii=False))
@@ -192,7 +194,7 @@ class Context:
         console = Console()
         if not console.is_terminal:
             console.width = WIDE if wide or columns else NARROW
-        chosen = chosen_columns(rows, columns, wide=wide, width=console.width)
+        chosen = chosen_columns(rows, columns, wide=wide, width=console.width, known=known)
         console.print(table_of(rows, chosen, title=title, width=console.width) if rows else nothing)
         left_out = len(rows[0]) - len(chosen) if rows and columns is None else 0
         if left_out and wide is False:

@@ -203,7 +203,7 @@ def run_query(
     if not answer:
         context.show([{"query": query} for query in queries])
         return
-    context.show(answer.rows, columns=columns, wide=wide)
+    context.show(answer.rows, columns=columns, wide=wide, known=answer.columns)
     if answer.is_cut:
         context.say(f"only the first {len(answer.rows)} rows are shown; --set limit=… shows more")
 

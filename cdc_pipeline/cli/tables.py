@@ -28,14 +28,17 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 Row = Mapping[str, Any]
 
 
-def chosen_columns(rows: Sequence[Row], columns: str | None, *, wide: bool | None, width: int) -> list[str]:
+def chosen_columns(
+    rows: Sequence[Row], columns: str | None, *, wide: bool | None, width: int, known: Sequence[str] = ()
+) -> list[str]:
     """Returns the names of the columns to print.
 
-    `columns`: exactly these, separated by commas. Raises UsageError for a name that no row has.
+    `columns`: exactly these, separated by commas. Raises UsageError for a name that no row has, or that is not `known`
+    where there are no rows.
     `wide=True`: all. A single row: all. Otherwise those with a value in any row; with `wide=False` only the first that
     fit into `width` characters.
     """
-    names = list(rows[0]) if rows else []
+    names = list(rows[0] if rows else known)
     if columns is not None and names:
         wanted = [name.strip() for name in columns.split(",")]
         unknown = [name for name in wanted if name not in names]

@@ -246,6 +246,9 @@ def main() -> int:
     except SetupError as error:
         sys.stderr.write(f"set-up: {error}\n")
         return error.exit_code
+    except OSError as error:
+        sys.stderr.write(f"set-up: {error}; run it as an account that may write to {PROJECT}, with room on its disk\n")
+        return 1
     sys.stderr.write(f"set-up: ready ({time.monotonic() - began:.1f} s)\n")
     return 0
 

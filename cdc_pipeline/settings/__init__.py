@@ -15,7 +15,7 @@ from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.settings.lake_location import check_location, is_on_s3, parse_endpoint
+from cdc_pipeline.settings.lake_location import check_lake, is_on_s3, parse_endpoint
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.settings.table_patterns import checked_pattern
@@ -126,21 +126,21 @@ class TableSettings(Frozen):
         return tuple(sorted(set(names)))
 
     @model_validator(mode="after")
-    def _excluded_is_not_used(self) -> "TableSettings":
+    def _columns_fit_together(self) -> "TableSettings":
         used = {*self.id, self.create_time, self.update_time, *self.as_text, *self.columns}
         used |= {partition.column for partition in self.partition_by}
         both = next((name for name in self.exclude_columns if name in used), None)
         if both is not None:
             message = f"exclude_columns names {both!r}, which another setting of the table uses"
             raise ValueError(message)
-        return self
-
-    @model_validator(mode="after")
-    def _id_has_no_array(self) -> "TableSettings":
         array = next((name for name in self.id if self.columns.get(name, "").endswith("[]")), None)
         if array is not None:
             message = f"id names {array!r}, an array: slices and the lake are sorted by id, and arrays cannot be"
             raise ValueError(message)
+        for setting, named in (("id", self.id), ("partition_by", self.partition_by)):
+            if len(set(named)) < len(named):
+                message = f"{setting} names a column twice: keep one of them"
+                raise ValueError(message)
         return self
 
     @model_validator(mode="after")
@@ -239,7 +239,7 @@ class Settings(BaseSettings):
     @field_validator("lake")
     @classmethod
     def _is_location(cls, value: str) -> str:
-        check_location(value)
+        check_lake(value)
         return value
 
     @field_validator("tables")

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.templates import PLACEHOLDER, filled
 from cdc_pipeline.settings.work import SourceWithoutUrl
@@ -58,9 +59,19 @@ class KafkaSource(SourceWithoutUrl):
     key_password: SecretStr | None = Field(default=None, description="better in CDC_SOURCE__KEY_PASSWORD")
 
     def topic_pattern(self, table: TableName) -> re.Pattern[str]:
-        """Returns the pattern that the whole name of each of the table's topics matches."""
+        """Returns the pattern that the whole name of each of the table's topics matches.
+
+        Raises SettingsError for a regular expression that the table's name makes none, as in the name of a group.
+        """
         if self.topic.startswith(_IS_PATTERN):
-            return re.compile(filled(self.topic, table, re.escape))
+            try:
+                return re.compile(filled(self.topic, table, re.escape))
+            except re.error as error:
+                raise SettingsError(
+                    f"source.topic is no regular expression for the table {table}: {error}",
+                    expected="{database}, {schema} and {table} where their texts may stand",
+                    remedy="correct it in pipeline.yml",
+                ) from error
         return re.compile(re.escape(filled(self.topic, table)))
 
     @field_validator("topic")

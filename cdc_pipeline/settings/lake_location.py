@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from cdc_pipeline.settings.libpq import is_this_machine
 
@@ -27,6 +27,9 @@ def is_on_s3(lake: str) -> bool:
 
 def check_location(url: str) -> None:
     """Raises ValueError unless it is a folder, `file:///folder` or `s3://bucket/prefix`, without repeating it."""
+    if "\0" in (unquote(url) if url.startswith("file://") else url):
+        message = "a location with the character NUL cannot exist: leave it out"
+        raise ValueError(message)
     scheme = _SCHEME.match(url)
     if is_on_s3(url):
         parse_s3(url)
@@ -34,6 +37,17 @@ def check_location(url: str) -> None:
         message = (
             f"a location that begins with {scheme[0]} is not read: write a folder, file:///folder or s3://bucket/x"
         )
+        raise ValueError(message)
+
+
+def check_lake(url: str) -> None:
+    """Checks a location as `check_location` does; a lake also needs a folder that no part of a URL cuts short."""
+    check_location(url)
+    if not url.removeprefix("file://").strip("/"):
+        message = "the root of all folders cannot be a lake: name a folder below it"
+        raise ValueError(message)
+    if url.startswith("file://") and ("?" in url or "#" in url):
+        message = "the lake has a '?' or '#': write %3F or %23, or the folder without file://"
         raise ValueError(message)
 
 

@@ -193,7 +193,9 @@ class WorkerSettings(Frozen):
         " process; a run in a task process always does",
     )
     lease: Duration = Field(
-        default=timedelta(seconds=60), description="for how long a killed worker blocks its table at most"
+        default=timedelta(seconds=60),
+        le=timedelta(days=1),
+        description="for how long a killed worker blocks its table at most; at most 1d",
     )
     claim_rows: int = Field(default=2_000_000, ge=1, description="most rows of one claim")
     claim_slices: int = Field(default=1_000, ge=1, description="most slices of one claim")

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdc_pipeline.areas import STAGING_AREA
+from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 from cdc_pipeline.wiring.resources import Resources
 
@@ -135,6 +136,14 @@ class Pipeline(Resources):
             empty_lakes=None if self.source.capabilities.copies_tables else empty_lakes,
         )
 
+    def slice_run(self, table: TableName, *, by_hand: bool) -> dict[str, Any]:
+        """Runs the slices of one table; returns the report of the run.
+
+        Raises SettingsError for a table that has left pipeline.yml, before anything could pause it.
+        """
+        (listed,) = self.table_names((str(table),))
+        return self.slice_runs().run(listed, by_hand=by_hand)
+
     def resident_worker(self, lines: "RunLines", is_current: Callable[[], bool] = lambda: True) -> "ResidentWorker":
         """Builds a worker for slice requests. `lines`: the processor of structlog that keeps the lines of its runs."""
         from cdc_pipeline.operations.resident_worker import ResidentWorker
@@ -144,7 +153,7 @@ class Pipeline(Resources):
             lease_length=self.settings.worker.lease,
             slots=self.settings.worker.slots,
             requests=self.store.slice_requests,
-            run=lambda request: self.slice_runs().run(request.table, by_hand=request.by_hand),
+            run=lambda request: self.slice_run(request.table, by_hand=request.by_hand),
             lines=lines,
             is_current=is_current,
         )

@@ -52,8 +52,10 @@ class Resources:
     def lake_table(self, name: TableName) -> LakeTable:
         """Describes the lake's table by the metadata store and pipeline.yml as they are now.
 
-        Raises UsageError for a table that is not registered, SettingsError for one without a schema.
+        Raises UsageError for a table that is not registered, SettingsError for one without a schema, or that
+        pipeline.yml does not list.
         """
+        self.table_names((str(name),))
         row = self.store.tables.table(name)
         if row.schema_id is None:
             raise SettingsError(f"{name} has no schema yet", remedy="run cdc setup-source")

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.errors import SettingsError, SetupError
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.installation.ports import free_port, is_listening
 
@@ -79,10 +79,22 @@ def open_installation(home: Path) -> Installation:
     with exclusive(home / "installation.lock"):
         path = home / "installation.json"
         if path.exists():
-            return Installation(home=home, **json.loads(path.read_text(encoding="utf-8")))
+            return _read(home, path)
         installation = Installation(home=home, ports=_free_ports(PORT_NAMES), **_secrets())
         _store(installation)
         return installation
+
+
+def _read(home: Path, path: Path) -> Installation:
+    try:
+        return Installation(home=home, **json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise SetupError(
+            f"{path} cannot be read: {error}",
+            expected="the ports and secrets that the first start stored there",
+            remedy="bring the file back from a copy; without one, end the processes by hand, and set CDC_HOME to a new"
+            " folder",
+        ) from error
 
 
 def _secrets() -> dict[str, str]:
@@ -136,6 +148,8 @@ def write_private_text(path: Path, text: str) -> None:
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     unfinished.replace(path)
 
 

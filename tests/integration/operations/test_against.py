@@ -55,11 +55,26 @@ def test_equal_rows_are_equal_and_doubled_ones_and_a_change_that_was_not_sent_di
         assert "the source has no table" in problem
 
 
-def test_a_database_of_another_kind_is_refused_before_anything_is_applied(store_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("oracle://db/shop", "cannot be compared with a database of the kind 'oracle'"),
+        (
+            "mysql://u:hunter2[w@h/db",
+            "^--against, or CDC_AGAINST is no URL .*; correct it in --against, or CDC_AGAINST$",
+        ),
+        ("user:hunter2[w@h", "cannot be compared with a database of the kind ''"),
+    ],
+    ids=["another kind", "no URL", "no kind"],
+)
+def test_what_is_no_database_that_can_be_read_is_refused_before_anything_is_applied(
+    store_url: str, tmp_path: Path, url: str, words: str
+) -> None:
     events = EventFolder(folder=tmp_path, store_url=store_url, tables=(TABLE,))
     events.write("0/a.jsonl", *debezium_events(1, ("i", 1, "a")))
     events.consume()
     with events.opened(make_lake) as pipeline:
-        with pytest.raises(SettingsError, match="cannot be compared with a database of the kind 'oracle'"):
-            verify_against(pipeline, pipeline.table_names(), "oracle://db/shop")
+        with pytest.raises(SettingsError, match=words) as refused:
+            verify_against(pipeline, pipeline.table_names(), url)
+        assert "hunter2" not in str(refused.value)
         assert not (tmp_path / "lake" / "datalake").exists()

@@ -1,14 +1,23 @@
 """A table that fails pauses, parks and comes back by itself, and no other table notices."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.errors import LakeAway, LakeError, LeaseBusy, ObjectStoreAway, SliceDamaged, StoreAway, TablePauses
+from cdc_pipeline.errors import (
+    LakeAway,
+    LakeError,
+    LeaseBusy,
+    ObjectStoreAway,
+    SettingsError,
+    SliceDamaged,
+    StoreAway,
+    TablePauses,
+)
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import RequestState, TableState
 from cdc_pipeline.operations.resident_worker import RunLines
@@ -225,6 +234,22 @@ def test_a_backfill_up_to_a_time_says_that_it_left_later_slices(world: World) ->
         assert {report["ended"] for report in late} == {EVERYTHING}
         done = pipeline.slice_runs().backfill(world.tables, until=early)
         assert {report["ended"] for report in done} == {EVERYTHING}
+
+
+def test_a_table_that_has_left_the_pipeline_fails_its_runs_by_name_and_does_not_pause(world: World) -> None:
+    things, *_ = world.tables
+    whole = world.settings
+    world.settings = whole.model_copy(update={"tables": whole.tables[1:]})
+    with world.process() as pipeline:
+        with pytest.raises(SettingsError, match=r"lists no table 'shop\.public\.things'"):
+            pipeline.slice_run(things, by_hand=False)
+        with pytest.raises(SettingsError, match=r"lists no table 'shop\.public\.things'"):
+            pipeline.maintenance().maintain(things, timedelta(days=7))
+    world.settings = whole
+    with world.process() as pipeline:
+        assert pipeline.slice_run(things, by_hand=False)["ended"] == EVERYTHING
+        apply_all(pipeline)
+    check(world)
 
 
 def test_every_damaged_file_of_a_claim_is_known_by_name_until_the_right_object_is_back(world: World) -> None:

@@ -67,6 +67,8 @@ def test_no_value_is_cut_where_all_columns_do_not_fit_and_stdout_is_no_terminal(
 def test_a_column_that_nobody_knows_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match=r"there is no column lag; expected some of table_id, source_table"):
         chosen_columns([LAG], "lag", wide=False, width=NARROW)
+    with pytest.raises(UsageError, match=r"there is no column lag; expected some of table_id, source_table"):
+        chosen_columns([], "lag", wide=False, width=NARROW, known=list(LAG))
 
 
 def test_a_single_row_of_many_columns_has_a_line_for_each_that_has_a_value() -> None:

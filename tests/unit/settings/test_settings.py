@@ -97,6 +97,30 @@ def test_a_table_that_is_listed_twice_is_refused_by_name() -> None:
     assert "line 5: tables: the table shop.public.orders is listed 2 times: keep one entry" in message
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[order_id]", "[order_id, order_id]", "line 6: tables.0: id names a column twice: keep one of them"),
+        (
+            "[{column: created_at, unit: month}]",
+            "[{column: x}, {column: x}]",
+            "line 6: tables.0: partition_by names a column twice: keep one of them",
+        ),
+    ],
+)
+def test_a_column_that_is_named_twice_is_refused(old: str, new: str, words: str) -> None:
+    assert words in refusal(changed(old, new))
+
+
+def test_a_column_may_divide_the_table_in_two_ways() -> None:
+    parsed(changed("[{column: created_at, unit: month}]", "[{column: x, unit: year}, {column: x, unit: month}]"))
+
+
+def test_a_lease_that_no_clock_can_count_is_refused() -> None:
+    assert "worker.lease" in refusal(f"{WHOLE}worker: {{lease: 999999d}}\n")
+    assert parsed(f"{WHOLE}worker: {{lease: 1d}}\n").worker.lease == timedelta(days=1)
+
+
 def test_a_key_that_is_there_twice_is_refused_with_the_line_of_the_second() -> None:
     assert "line 3: the key 'lake' occurs twice; keep one" in refusal(changed("slice_length: 60s", "lake: elsewhere"))
     assert "line 8: the key 'name' occurs twice" in refusal(changed("    partition_by", "    name: a.b.c\n    id"))

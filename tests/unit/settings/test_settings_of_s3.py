@@ -39,6 +39,27 @@ def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, word
 
 
 @pytest.mark.parametrize(
+    ("lake", "words"),
+    [
+        ("'file:///'", "line 2: lake: the root of all folders cannot be a lake"),
+        ("/", "line 2: lake: the root of all folders cannot be a lake"),
+        ("'file:///data/a#b'", "line 2: lake: the lake has a '?' or '#': write %3F or %23"),
+        ("'file:///data/a?b'", "line 2: lake: the lake has a '?' or '#'"),
+        ('"a\\0b"', "line 2: lake: a location with the character NUL cannot exist"),
+        ("file:///data/a%00b", "line 2: lake: a location with the character NUL cannot exist"),
+    ],
+)
+def test_a_folder_that_would_be_another_one_is_no_lake(lake: str, words: str) -> None:
+    assert words in refusal(changed("lake: lake", f"lake: {lake}"))
+
+
+def test_change_files_in_a_folder_with_nul_are_refused() -> None:
+    source = 'source: {kind: change_files, format: upserts, path: "a\\0b"}'
+    text = changed("source: {kind: postgres, publication: cdc_shop, slot: cdc_shop}", source)
+    assert "line 4: source.path: a location with the character NUL cannot exist" in refusal(text)
+
+
+@pytest.mark.parametrize(
     ("server", "words"),
     [
         ("endpoint: 'https://KEY:HIDDEN@s3.example'", "line 3: object_store: the endpoint contains a credential"),

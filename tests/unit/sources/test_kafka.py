@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
 from pydantic import ValidationError
 
 from cdc_pipeline.consume.slice_cutter import SliceCutter
-from cdc_pipeline.errors import PartitionFailed, SourceAway, SourceError, StreamMoved
+from cdc_pipeline.errors import PartitionFailed, SettingsError, SourceAway, SourceError, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Skipped, content_of
@@ -111,6 +111,11 @@ def test_a_topic_is_named_or_matched_as_a_whole(topic: str, named: str, other: s
     assert pattern.fullmatch(named)
     assert not pattern.fullmatch(other)
     assert not pattern.fullmatch(f"{named}2")
+
+
+def test_a_pattern_that_a_table_makes_unreadable_names_the_table() -> None:
+    with pytest.raises(SettingsError, match=r"is no regular expression for the table shop\.public\.c-d: bad char"):
+        source(topic="^a(?P<{table}>b)").topic_pattern(TableName.parse("shop.public.c-d"))
 
 
 @pytest.mark.parametrize(

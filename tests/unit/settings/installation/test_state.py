@@ -3,6 +3,9 @@
 import socket
 from pathlib import Path
 
+import pytest
+
+from cdc_pipeline.errors import SetupError
 from cdc_pipeline.settings.installation.state import home_of, open_installation, with_free_ports
 from tests.support.shop_settings import shop_settings
 
@@ -23,6 +26,27 @@ def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
     installation = open_installation(tmp_path / "home")
     assert (installation.home / "installation.json").stat().st_mode & 0o777 == 0o600
     assert installation.postgres_password not in repr(installation)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "Expecting value: line 1 column 1"),
+        (b'{"identity": "x"}', "missing 8 required keyword-only arguments"),
+        (b'{"new_in_a_later_version": 1}', "unexpected keyword argument 'new_in_a_later_version'"),
+        (b"[1]", "must be a mapping, not list"),
+        (b"\xff", "can't decode byte 0xff"),
+    ],
+    ids=["empty", "without keys", "an unknown key", "a list", "no UTF-8"],
+)
+def test_a_stored_state_that_cannot_be_read_is_named_with_the_way_out(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "installation.json"
+    path.write_bytes(content)
+    with pytest.raises(SetupError, match=rf"installation\.json cannot be read: .*{words}.*bring the file back"):
+        open_installation(tmp_path)
+    assert path.read_bytes() == content
 
 
 def test_a_port_that_a_stranger_took_is_replaced_and_the_new_one_remembered(tmp_path: Path) -> None:
