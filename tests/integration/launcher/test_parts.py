@@ -1,6 +1,7 @@
 """Single parts for one command."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,10 @@ import pytest
 
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.launcher.control import up
-from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.postgres import is_accepting
-from cdc_pipeline.launcher.users import one_user, parts_mark
-from cdc_pipeline.settings.installation.state import Installation, open_installation
+from cdc_pipeline.launcher.users import one_user
+from cdc_pipeline.settings.installation.state import open_installation
 from tests.support.eventually import eventually
 from tests.support.shop_settings import shop_settings
 
@@ -34,7 +34,7 @@ with running(shop_settings(folder), config=folder / "pipeline.yml", home=home, p
     sys.stdin.readline()
 """
 PROMPTLY_SECONDS = 20
-STARTS_FOR_SECONDS = 2
+STARTS_FOR_SECONDS = 5
 
 
 @contextmanager
@@ -101,21 +101,18 @@ def test_a_server_that_a_killed_command_left_starting_is_waited_for(tmp_path: Pa
     settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
     with running(settings, config=config, home=home, parts=POSTGRES):
         pass
-    installation = open_installation(home)
-    with one_user(installation), another_command(tmp_path, home, at_work=False) as starter:
-        while not (starting := servers(installation)):
+    stored, is_known = home / "postgres" / "data" / "postmaster.pid", re.compile(r"\d+\n")
+    with one_user(open_installation(home)), another_command(tmp_path, home, at_work=False) as starter:
+        while not (stored.exists() and (found := is_known.match(stored.read_text(encoding="utf-8")))):
             assert starter.poll() is None
-        for server in starting:
-            server.suspend()
         starter.kill()
-        awake = Timer(STARTS_FOR_SECONDS, lambda: list(map(psutil.Process.resume, starting)))
+        starter.wait(PROMPTLY_SECONDS)  # its death would wake a stopped server
+        server = psutil.Process(int(found[0]))
+        server.suspend()
+        awake = Timer(STARTS_FOR_SECONDS, server.resume)
         awake.start()
         with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
             assert is_accepting(endpoints.source_url)
-
-
-def servers(installation: Installation) -> list[psutil.Process]:
-    return [process for process, name in marked(parts_mark(installation)).items() if name == "postgres"]
 
 
 def test_up_refuses_while_a_command_has_servers_of_its_own(tmp_path: Path, home: Path) -> None:

@@ -241,9 +241,9 @@ def test_a_table_that_has_left_the_pipeline_fails_its_runs_by_name_and_does_not_
     whole = world.settings
     world.settings = whole.model_copy(update={"tables": whole.tables[1:]})
     with world.process() as pipeline:
-        with pytest.raises(SettingsError, match=r"lists no table 'shop\.public\.things'"):
+        with pytest.raises(SettingsError, match=r"lists no table '.*\.things'"):
             pipeline.slice_run(things, by_hand=False)
-        with pytest.raises(SettingsError, match=r"lists no table 'shop\.public\.things'"):
+        with pytest.raises(SettingsError, match=r"lists no table '.*\.things'"):
             pipeline.maintenance().maintain(things, timedelta(days=7))
     world.settings = whole
     with world.process() as pipeline:
