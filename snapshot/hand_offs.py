@@ -110,13 +110,36 @@ def has_staged(exported: SnapshotTask) -> bool:
 
 def to_json(hand_off: object) -> dict[str, Any]:
     """Returns a JSON object whose keys are the names of the fields."""
-    document: dict[str, Any] = TypeAdapter(type(hand_off)).dump_python(hand_off, mode="json")
+    document: dict[str, Any] = _without_nuls(TypeAdapter(type(hand_off)).dump_python(hand_off, mode="json"))
     return document
 
 
 def from_json(kind: type[HandOff], document: Mapping[str, Any] | None) -> HandOff:
     """The inverse of `to_json`. Raises ValueError when the document is not of the type `kind`."""
-    return TypeAdapter(kind).validate_python(document)
+    return TypeAdapter(kind).validate_python(_with_nuls(document))
+
+
+def _without_nuls(value: Any) -> Any:
+    """Writes each text with NUL, which the metadata store's JSON cannot hold, as the texts between its NULs."""
+    match value:
+        case str() if "\0" in value:
+            return {"between_nuls": value.split("\0")}
+        case list():
+            return [_without_nuls(each) for each in value]
+        case dict():
+            return {name: _without_nuls(each) for name, each in value.items()}
+    return value
+
+
+def _with_nuls(value: Any) -> Any:
+    match value:
+        case {"between_nuls": [*texts]}:
+            return "\0".join(texts)
+        case list() | tuple():
+            return [_with_nuls(each) for each in value]
+        case Mapping():
+            return {name: _with_nuls(each) for name, each in value.items()}
+    return value
 
 
 def _of_task(task: SnapshotTask, kind: type[HandOff], document: Mapping[str, Any] | None) -> HandOff:

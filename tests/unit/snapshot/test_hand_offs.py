@@ -78,6 +78,16 @@ def test_staged_files_survive_json(files: tuple[StagedFile, ...]) -> None:
     assert output_of(finished_task(TaskKind.STAGE, document), StagedFiles).files == files
 
 
+def test_a_value_with_nul_is_kept_in_json_that_the_metadata_store_can_hold() -> None:
+    for text in ("\0", "a\0b\0", "between_nuls"):
+        partition = StagedPartition(partition=(("note", text),), staged_keys=("b",), target_files=1)
+        data = DataFile(key="d", size_bytes=1, rows=2, partition_values=(("note", text),), stats="{}")
+        for hand_off in (partition, CompactedFiles(files=(data,))):
+            document = to_json(hand_off)
+            assert "\\u0000" not in json.dumps(document)
+            assert from_json(type(hand_off), document) == hand_off
+
+
 @pytest.mark.parametrize("document", [{}, {"files": [{"key": "a"}]}, {"files": "a"}])
 def test_a_hand_off_that_cannot_be_read_names_its_task_and_the_remedy(document: dict[str, Any]) -> None:
     with pytest.raises(SnapshotError, match="stage task 7 of snapshot first holds no StagedFiles") as refused:
