@@ -1,8 +1,8 @@
 -- One row per boundary and table of its stream: the lake version that equals the source at the boundary.
 -- Read together, the versions of one boundary are transaction-consistent. NULL: no lake version equals the source
 -- there, because a claim has slices of both sides of the boundary, its slices are not applied yet, it lies before the
--- cutoff, the table was not read there, or rows are withheld. `applied_version` is the same without regard to withheld
--- rows.
+-- cutoff, the table was not read there, slices of that time are deleted, or rows are withheld. `applied_version` is the
+-- same without regard to withheld rows.
 CREATE VIEW cdc.v_boundary_vector AS
 SELECT boundary.boundary_id,
        boundary.stream,
@@ -25,7 +25,7 @@ LEFT JOIN LATERAL (
 ) AS reached ON true
 LEFT JOIN cdc.slice AS latest ON latest.table_id = source.table_id AND latest.number = reached.number
 LEFT JOIN LATERAL (
-    SELECT slice.claim_id
+    SELECT slice.number, slice.claim_id
     FROM cdc.slice
     WHERE slice.table_id = source.table_id AND slice.number > coalesce(reached.number, 0)
     ORDER BY slice.number
@@ -47,6 +47,9 @@ CROSS JOIN LATERAL (
                    THEN NULL
                WHEN boundary.position > greatest(source.cutoff_offset, source.followed_at) THEN NULL
                WHEN following.claim_id = latest.claim_id THEN NULL
+               -- slices that are deleted may lie before the boundary
+               WHEN coalesce(following.number, source.next_slice_number)
+                   > greatest(coalesce(reached.number, 0), published.fence_number) + 1 THEN NULL
                WHEN latest.number IS NULL OR latest.number <= published.fence_number THEN published.lake_version
                WHEN latest.state = 'applied' THEN claim.lake_version
            END AS version

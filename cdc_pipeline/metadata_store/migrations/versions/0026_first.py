@@ -11,8 +11,6 @@ from cdc_pipeline.metadata_store.models.columns import OFFSET_RANGE
 
 revision = "0026"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _PART = """CASE WHEN {0} ~ '^"|[.]' THEN '"' || replace({0}, '"', '""') || '"' ELSE {0} END"""
 _NAME = " || '.' || ".join(map(_PART.format, ("database_name", "schema_name", "table_name")))
@@ -27,8 +25,3 @@ def upgrade() -> None:
     op.get_bind().exec_driver_sql(OFFSET_RANGE)
     metadata.create_all(op.get_bind())
     op.get_bind().exec_driver_sql(_TABLE_NAME)
-
-
-def downgrade() -> None:
-    """There is nothing before the first revision: drop the database instead."""
-    raise NotImplementedError

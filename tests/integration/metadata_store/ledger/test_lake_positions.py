@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from cdc_pipeline.metadata_store.ledger.records import LakePosition
+from cdc_pipeline.metadata_store.operations.old_rows import OF_CUTS
 from cdc_pipeline.record import encode_position
+from tests.support.command_line import query
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
 from tests.support.streams import run_sql
 from tests.support.version_vector import version_vector
@@ -107,3 +109,31 @@ def test_a_boundary_without_events_keeps_the_version_before_it(shop: Shop) -> No
     shop.apply(lease, after=0, lake_version=5)
     assert version_vector(shop.store, quiet.boundary_id)[shop.orders.table_id] == 4
     assert version_vector(shop.store, still.boundary_id)[shop.orders.table_id] == 5
+
+
+def test_a_boundary_before_slices_that_are_deleted_has_no_version(shop: Shop) -> None:
+    """A quiet table keeps its boundary for as long as it has no newer slice."""
+    orders, customers = shop.orders.table_id, shop.customers.table_id
+    lease = shop.acquire()
+    shop.publish(lease, 0)
+    shop.register_orders(1)
+    run_sql(shop.url, "UPDATE cdc.slice SET truncated_at = end_offset WHERE number = 1")
+    quiet = shop.register(shop.cut(1, 2, {(orders, 0): 5, (customers, 0): 5}))
+    last = shop.register_orders(3, start=2)
+    for version, after in enumerate((0, 2, 3, 5, 7), start=2):
+        shop.apply(lease, after=after, most_slices=1, lake_version=version)
+    assert version_vector(shop.store, quiet.boundary_id)[orders] == 3
+    retention = shop.store.retention
+    base = retention.base({orders: 9, customers: 1}, last.registered_at)
+    assert base is not None
+    kept = retention.keep(base, {})
+    for kind in OF_CUTS:
+        retention.delete(kind, kept.parameters())
+    assert query(shop.url, f"SELECT number FROM cdc.slice WHERE table_id = {orders} ORDER BY 1") == [
+        (1,),
+        (7,),
+        (8,),
+        (9,),
+    ]
+    assert version_vector(shop.store, quiet.boundary_id)[orders] is None
+    assert version_vector(shop.store, last.boundary_id)[orders] == 6
