@@ -2,19 +2,20 @@
 
 from importlib.resources import as_file, files
 
+import psycopg2
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import InternalError
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
-from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, reader_role, views
+from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, reader_role, view_names, views
 from cdc_pipeline.metadata_store.models import SCHEMA
 from cdc_pipeline.steps import OnStep, no_step
 
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('cdc.upgrade'))"
-_OWN_VIEWS = "SELECT table_name FROM information_schema.views WHERE table_schema = 'cdc'"
 _NOT_READABLE = """
     SELECT relname FROM pg_class
-    WHERE relnamespace = 'cdc'::regnamespace AND relkind = 'v'
+    WHERE relnamespace = 'cdc'::regnamespace AND relname = ANY (:views)
       AND NOT (has_schema_privilege(:role, relnamespace, 'USAGE') AND has_table_privilege(:role, oid, 'SELECT'))
 """
 _READER = text("SELECT rolcanlogin OR rolreplication FROM pg_roles WHERE rolname = :role")
@@ -85,15 +86,28 @@ def _migrate(connection: Connection) -> None:
 
     if connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}) is None:
         connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
-    own_views = connection.scalars(text(_OWN_VIEWS)).all()
-    if own_views:
-        connection.exec_driver_sql(f"DROP VIEW {', '.join(f'{SCHEMA}.{name}' for name in own_views)}")
+    _drop_views(connection)
     with as_file(files(_PARTS) / "migrations") as folder:
         config = Config(attributes={"connection": connection})
         config.set_main_option("script_location", str(folder).replace("%", "%%"))
         command.upgrade(config, "head")
     for statement in views():
         connection.exec_driver_sql(statement)
+
+
+def _drop_views(connection: Connection) -> None:
+    """Drops the views of this code, which the caller creates again. Views of other names are the user's own."""
+    try:
+        connection.exec_driver_sql(f"DROP VIEW IF EXISTS {', '.join(f'{SCHEMA}.{name}' for name in view_names())}")
+    except InternalError as error:
+        if not isinstance(error.orig, psycopg2.errors.DependentObjectsStillExist):
+            raise
+        found = " ".join((error.orig.diag.message_detail or "").split())
+        raise SetupError(
+            f"the inspection views cannot be created again while other objects depend on them: {found}",
+            expected="no view of your own over an inspection view during an upgrade",
+            remedy="drop it, upgrade, create it again",
+        ) from error
 
 
 def _grant(connection: Connection) -> None:
@@ -105,7 +119,7 @@ def _grant(connection: Connection) -> None:
     has_rights = connection.scalar(_READER, {"role": READER_ROLE})
     if has_rights is None:
         return
-    names = connection.scalars(text(_NOT_READABLE), {"role": READER_ROLE}).all()
+    names = connection.scalars(text(_NOT_READABLE), {"role": READER_ROLE, "views": list(view_names())}).all()
     if names and has_rights:
         raise SetupError(
             f"the role {READER_ROLE} of the metadata store's server may log in or replicate",

@@ -131,6 +131,20 @@ def test_an_upgrade_makes_the_views_anew(migrated: Engine, database: str) -> Non
         assert store.inspection.run("quarantine") == []
 
 
+def test_a_view_of_the_user_over_ours_is_named_and_another_one_stays(migrated: Engine, database: str) -> None:
+    before = "UPDATE cdc.alembic_version SET version_num = '0026'"
+    over_ours, beside_ours = (
+        "CREATE VIEW public.mine AS SELECT * FROM cdc.v_lease",
+        "CREATE VIEW cdc.own AS SELECT 1 AS one",
+    )
+    run_sql(database, before, over_ours, beside_ours)
+    with pytest.raises(SetupError, match=r"view public\.mine depends on view cdc\.v_lease.*drop it, upgrade, create"):
+        upgrade(database)
+    run_sql(database, "DROP VIEW public.mine")
+    assert upgrade(database) == head()
+    assert query(database, "SELECT one FROM cdc.own") == [(1,)]
+
+
 def test_two_upgrades_at_once_make_one_store(database: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(upgrade, [database] * 2)) == [head()] * 2
