@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import BATCH_ROWS, Database
 from cdc_pipeline.metadata_store.operations.restored_events import restore_events
 from cdc_pipeline.metadata_store.operations.retention import Keep
 
@@ -55,7 +55,8 @@ _READ = {
         WHERE source.stream = :stream
           AND (quarantine.snapshot_id IS NOT NULL
                OR split_part(quarantine.place, '-', 1) COLLATE "C" <= :position)
-        ORDER BY quarantine.quarantine_id
+          AND quarantine.quarantine_id > :after
+        ORDER BY quarantine.quarantine_id LIMIT :most
         """,
 }
 _AS_JSON = """
@@ -83,14 +84,20 @@ class BaseRows:
 
         Tables and slices are as of the base, before anything was applied.
         """
-        parameters = {"stream": self.stream, **keep.parameters()}
+        parameters = {"stream": self.stream, **keep.parameters(), "after": 0, "most": BATCH_ROWS}
         with self.database.transaction("retention.read") as connection:
-            rows = {
-                name: list(connection.scalars(text(_AS_JSON.format(query)), parameters))
-                for name, query in _READ.items()
-            }
+            rows = {name: _read(connection, name, parameters) for name in _READ}
+        page, events = rows["quarantine"], list(rows["quarantine"])
+        while len(page) == BATCH_ROWS:  # all of them in one transaction would take longer than a session may be idle
+            with self.database.transaction("retention.read") as connection:
+                page = _read(connection, "quarantine", parameters | {"after": page[-1]["quarantine_id"]})
+            events += page
         waiting = {"state": "registered", "claim_id": None, "applied_at": None}
-        return rows | {"slice": [row | waiting for row in rows["slice"]]}
+        return rows | {"quarantine": events, "slice": [row | waiting for row in rows["slice"]]}
+
+
+def _read(connection: Connection, name: str, parameters: Mapping[str, Any]) -> Rows:
+    return list(connection.scalars(text(_AS_JSON.format(_READ[name])), parameters))
 
 
 def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping[UUID, int]) -> None:
