@@ -35,7 +35,7 @@ _TIMEOUT_SECONDS = 10
 _PINGED_AFTER_SECONDS = 1.0
 _UNUSED_SINCE = "unused since"
 _SETTING = "metadata_store"
-_READ_ONLY, _IDLE_FOR_TOO_LONG, _TOO_LONG = "25006", "25P03", "57014"
+_READ_ONLY, _IDLE_FOR_TOO_LONG, _TOO_LONG, _DEADLOCK = "25006", "25P03", "57014", "40P01"
 _CLOSED = "server closed the connection"
 _AWAY = frozenset({_READ_ONLY, _IDLE_FOR_TOO_LONG})
 """Of errors that the driver counts among its internal ones: a standby before its promotion, and an ended session."""
@@ -236,6 +236,12 @@ def _away(words: str, sqlstate: str | None) -> StoreAway:
             f"the metadata store ended a statement: {words}",
             expected="statements that end within the time limit",
             remedy="ask for fewer rows, or repeat the same call when the server has less to do",
+        )
+    if sqlstate == _DEADLOCK:
+        return StoreAway(
+            f"the metadata store ended a transaction that waited for another one, which waited for it: {words}",
+            expected="transactions that wait for each other in one order",
+            remedy="nothing was written, and the same call is safe to repeat",
         )
     remedy = remedy_for(words, None, setting=_SETTING)
     if sqlstate == _IDLE_FOR_TOO_LONG or _CLOSED in words:

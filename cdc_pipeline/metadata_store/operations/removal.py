@@ -111,7 +111,7 @@ def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequ
             _TABLE.c.schema_name == name.schema,
             _TABLE.c.table_name == name.table,
         )
-    return connection.scalars(query.with_for_update()).all()
+    return connection.scalars(query.order_by(_TABLE.c.table_id).with_for_update()).all()
 
 
 def _refuse_held(connection: Connection, stream: str, tables: Sequence[int]) -> None:

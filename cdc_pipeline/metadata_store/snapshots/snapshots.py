@@ -259,6 +259,10 @@ def _active(connection: Connection, table_ids: Sequence[int]) -> tuple[Snapshot,
 
 def _read(connection: Connection, snapshot_id: str, *, lock: bool = False) -> Snapshot:
     query = select(_SNAPSHOT).where(_SNAPSHOT.c.snapshot_id == snapshot_id)
+    if lock:  # the table first, as whoever marks it as stale does: another order could cause a deadlock
+        of_snapshot = select(_SNAPSHOT.c.table_id).where(_SNAPSHOT.c.snapshot_id == snapshot_id).scalar_subquery()
+        of_table = select(_TABLE.c.table_id).where(_TABLE.c.table_id == of_snapshot)
+        connection.execute(of_table.with_for_update(key_share=True))
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise SnapshotError(f"there is no snapshot {snapshot_id}", remedy="create it first")

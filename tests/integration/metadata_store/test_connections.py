@@ -1,19 +1,24 @@
 """A connection that the server closed is replaced before a transaction uses it, or fails one transaction."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from cdc_pipeline.errors import StoreAway
+from cdc_pipeline.errors import SnapshotError, StoreAway
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.ledger.stale_tables import mark_stale
 from cdc_pipeline.metadata_store.operations.rebuild import Rebuild
+from cdc_pipeline.metadata_store.states import SnapshotState
 from tests.support.command_line import query
 from tests.support.eventually import eventually
 from tests.support.metadata_store import STREAM, opened_shop
 from tests.support.streams import run_sql
 
+IS_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 CLOSE_SESSIONS = """
 SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'cdc'
@@ -130,3 +135,35 @@ def test_a_rebuild_may_read_the_bucket_for_longer_than_that_within_its_transacti
         with Rebuild(database=database).emptied(STREAM.name) as empty:
             assert longest_idle(empty.database) == timedelta()
         assert longest_idle(database) > timedelta()
+
+
+def test_a_table_becomes_stale_while_its_snapshot_fails(database: str) -> None:
+    """Both wait for the table first; in another order each would wait for the other."""
+    with opened_shop(database) as shop, ThreadPoolExecutor(1) as pool:
+        shop.store.snapshots.create_snapshot(shop.new_snapshot(2))
+        with shop.engine.begin() as connection:
+            connection.exec_driver_sql("SELECT FROM cdc.source_table FOR UPDATE")
+            failing = pool.submit(shop.store.snapshots.set_snapshot_state, "first", SnapshotState.FAILED)
+            assert eventually(lambda: query(database, IS_WAITING) == [(1,)])
+            mark_stale(connection, [shop.orders.table_id], "a gap")
+        with pytest.raises(SnapshotError, match="is abandoned and cannot become failed"):
+            failing.result()
+
+
+def test_a_deadlock_fails_one_of_two_and_is_worth_another_try(database: str) -> None:
+    lock, both = "SELECT FROM cdc.source_table WHERE table_name = '{}' FOR UPDATE", Barrier(2)
+    with opened_shop(database) as shop, ThreadPoolExecutor(2) as pool:
+
+        def locked(first: str, second: str) -> str:
+            try:
+                with Database(engine=shop.engine).transaction("test") as connection:
+                    connection.exec_driver_sql(lock.format(first))
+                    both.wait()
+                    connection.exec_driver_sql(lock.format(second))
+            except StoreAway as error:
+                return str(error)
+            return ""
+
+        fine, failed = sorted(pool.map(locked, ("orders", "customers"), ("customers", "orders")))
+    assert fine == ""
+    assert "waited for another one, which waited for it: deadlock" in failed
