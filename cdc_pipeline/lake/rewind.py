@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from cdc_pipeline.errors import LakeError
+from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, fence_of, read_fence
 from cdc_pipeline.lake.maintenance import file_retention
@@ -18,10 +18,13 @@ from cdc_pipeline.steps import OnStep, step
 _ADDED = ("path", "partitionValues", "size", "modificationTime", "stats", "tags", "deletionVector")
 
 
-def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_step: OnStep) -> Fence:
+def rewind(
+    log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_step: OnStep, *, fence_then: int | None = None
+) -> Fence:
     """Returns the fence after the rewind, which is durable and visible on return. Repeating the call does nothing.
 
-    Raises LakeError if the log of `to_version` is gone or its files may be, or if only Delta's writer may commit.
+    Raises LakeError if the log of `to_version` is gone or its files may be, or if only Delta's writer may commit;
+    FenceMismatch if its fence had another number than `fence_then`.
     """
     now = clock()
     with step(on_step, "fence.read"):
@@ -29,6 +32,12 @@ def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_st
         if fence is None:
             raise LakeError(f"there is no lake table {table.name}", remedy="take its snapshot first")
         commit, number = _fence_at(log, table, to_version)
+        if fence_then not in (None, number):
+            raise FenceMismatch(
+                f"version {to_version} of {table.name} held slices to {number}",
+                expected=f"{fence_then}, as the metadata store says",
+                remedy="run cdc rebuild: the metadata store does not belong to this lake",
+            )
         if fence.rewound_from is not None and fence.number == number:
             return fence
         kept = file_retention(configuration_of(log.metadata(fence.lake_version))) or timedelta()

@@ -38,7 +38,7 @@ class ClaimState(StrEnum):
     FAILED = "failed"
     """Set by the worker or by a publication: the claim is given up, and its slices are free for another claim."""
     REWOUND = "rewound"
-    """Set by a rewind behind which the lake no longer has the claim: its slices wait again."""
+    """Set by a rewind or a snapshot behind which the lake no longer has the claim: its slices wait again."""
 
 
 class SnapshotState(StrEnum):

@@ -8,7 +8,7 @@ import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import FenceMismatch, ObjectMissing, SliceDamaged, SnapshotError, UsageError
+from cdc_pipeline.errors import ObjectMissing, SliceDamaged, SnapshotError, UsageError
 from cdc_pipeline.metadata_store.operations.rewinds import RewindTarget
 from cdc_pipeline.record import TableName, encode_position, parse_lsn
 from cdc_pipeline.steps import step
@@ -40,7 +40,8 @@ class Rewind:
         """Sets the table back to the end of the last claim at or before `to`, a position or a time.
 
         Raises LeaseBusy while another process works on the table, UsageError for a position before its snapshot,
-        LakeError when files of that lake version may be deleted, SliceDamaged when a needed slice file is gone.
+        LakeError when files of that lake version may be deleted, SliceDamaged when a needed slice file is gone,
+        FenceMismatch when that lake version does not end where the metadata store says.
         """
         row = self.work.store.tables.table(table)
         position, moment = parse_target(to)
@@ -57,13 +58,7 @@ class Rewind:
                 )
             self._check_slice_files(row.table_id, target.number + 1, row.next_slice_number - 1)
             held[1].check()
-            fence = self.work.lake.rewind(self.work.lake_table(table), target.lake_version)
-            if fence.number != target.number:
-                raise FenceMismatch(
-                    f"version {target.lake_version} of {table} held slices to {fence.number}",
-                    expected=f"{target.number}, as the metadata store says",
-                    remedy="run cdc rebuild: the metadata store does not belong to this lake",
-                )
+            self.work.lake.rewind(self.work.lake_table(table), target.lake_version, fence_then=target.number)
             self.work.store.rewinds.reopen(held[0], after=target.number)
         return _rewound(table, target, row.next_slice_number)
 

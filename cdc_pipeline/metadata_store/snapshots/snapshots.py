@@ -207,7 +207,7 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
             cutoff_time=snapshot.cutoff_time,
         )
     )
-    _give_up_claim(connection, snapshot)
+    _end_claims(connection, snapshot, fence_number)
     connection.execute(
         update(_SLICE)
         .where(of_table, _SLICE.c.number <= fence_number, _SLICE.c.state == SliceState.REGISTERED)
@@ -220,7 +220,20 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
     )
 
 
-def _give_up_claim(connection: Connection, snapshot: Snapshot) -> None:
+def _end_claims(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
+    """Gives up the open claim. The slices of applied claims behind the fence wait again, also in a lake that was lost.
+
+    Their lake versions are of the replaced table: those of a lake that was deleted name nothing in the new one.
+    """
+    connection.execute(
+        update(_CLAIM)
+        .where(
+            _CLAIM.c.table_id == snapshot.table_id,
+            _CLAIM.c.state == ClaimState.APPLIED,
+            _CLAIM.c.last_number > fence_number,
+        )
+        .values(state=ClaimState.REWOUND)
+    )
     connection.execute(
         update(_CLAIM)
         .where(_CLAIM.c.table_id == snapshot.table_id, _CLAIM.c.state == ClaimState.CLAIMED)

@@ -8,13 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_pipeline.errors import LakeError
+from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action, read_fence, write_again
 from cdc_pipeline.lake.ledger_values import SliceIdentity
-from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.lake.rewind import rewind
 from cdc_pipeline.object_store import ObjectInfo
 from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import no_step
 from tests.support.lake import NOW, PEOPLE
 
 APP = "cdc/uuid-1"
@@ -40,6 +43,19 @@ def claim(number: int) -> list[Action]:
     work = ClaimWork(claim_id=f"claim-{number}", first_number=number, last_number=number, slices=(content,))
     info = commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=0, now=NOW)
     return [info, fence_action(APP, number, NOW)]
+
+
+def test_a_rewind_to_a_version_with_another_fence_commits_nothing(tmp_path: Path) -> None:
+    """As after a lake was lost, and the metadata store has versions of the old one."""
+    log = DeltaLog(LocalObjectStore(tmp_path), TABLE)
+    for number in (1, 2):
+        log.append(number - 1, claim(number))
+    table = LakeTable(
+        name=TableName(database="shop", schema="public", table="people"), table_uuid="uuid-1", schema=PEOPLE
+    )
+    with pytest.raises(FenceMismatch, match=r"version 0 of shop\.public\.people held slices to 1; expected 2"):
+        rewind(log, table, 0, lambda: NOW, no_step, fence_then=2)
+    assert log.latest_version() == 1
 
 
 def optimize() -> list[Action]:
