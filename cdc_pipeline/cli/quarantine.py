@@ -141,13 +141,13 @@ def drop(
         raise UsageError("the reason is empty", expected="why the event is dropped")
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
-        pipeline.cut_chain().catch_up()  # a replay that was killed may have been decided
-        quarantine, names = pipeline.store.quarantine, _table_names(pipeline)
+        replay = pipeline.replay()
         if everything is None:
-            rows = [_row_of(entry, names) for entry in quarantine.drop(quarantine_ids or (), reason)]
+            dropped, names = replay.drop(quarantine_ids or (), reason), _table_names(pipeline)
+            rows = [_row_of(entry, names) for entry in dropped]
         else:
-            table = pipeline.store.tables.table(*pipeline.table_names((everything,)))
-            rows = [{"table": str(table.name), "dropped": quarantine.drop_waiting_of(table.table_id, reason)}]
+            (table,) = pipeline.table_names((everything,))
+            rows = [{"table": str(table), "dropped": replay.drop_waiting_of(table, reason)}]
     context.show(rows)
 
 

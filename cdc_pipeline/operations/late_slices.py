@@ -8,7 +8,7 @@ import pyarrow as pa
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.cut import Slice
+from cdc_pipeline.metadata_store.ledger.cut import LateSlice, Slice
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
 from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -28,7 +28,7 @@ class LateSlices:
     chain: CutChain
     on_step: OnStep
 
-    def register(
+    def write(
         self,
         table: SourceTable,
         stream_partition: int,
@@ -36,13 +36,12 @@ class LateSlices:
         rows: pa.Table,
         schema: TableSchema,
         quarantine_ids: Sequence[int] = (),
-        lease: Lease | None = None,
-    ) -> int:
-        """Registers `rows` as a late slice and returns its number; durable on return.
+    ) -> LateSlice:
+        """Puts the file of a late slice, which nobody registers before it is decided.
 
         `quarantine_ids`: the events that it replays. `folder`: part of the file's key, because two late slices of a
         keyless table may have the same content. Raises RegistryError while the stream has no boundary, and for an event
-        that is already replayed or dropped; StaleEpoch when another process has the `lease`.
+        that is already replayed or dropped.
         """
         boundary = self.store.lake_positions.last_boundary(table.stream)
         if boundary is None:
@@ -62,8 +61,14 @@ class LateSlices:
             schema_id=schema_id,
             late=True,
         )
-        late = self.store.quarantine.late_slice(new, quarantine_ids)
-        return self.chain.register_late(late, {schema_id: schema}, lease=lease)
+        return self.store.quarantine.late_slice(new, quarantine_ids)
+
+    def decide(self, late: LateSlice, schema: TableSchema, lease: Lease) -> int:
+        """Decides and registers the late slice, and returns its number; durable on return.
+
+        If this fails, another process may register it. Raises StaleEpoch when another process has the `lease`.
+        """
+        return self.chain.register_late(late, {late.slice.schema_id: schema}, lease=lease)
 
 
 def _file_name(boundary: Boundary, sha256: str) -> SliceFileName:

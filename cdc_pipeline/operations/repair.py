@@ -125,21 +125,22 @@ class Repair:
     def _register(
         self, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease
     ) -> Repaired:
-        lake_table = self.work.lake_table(table)
+        late = None
         try:
+            lake_table = self.work.lake_table(table)
             found = self._found(lake_table, held, version)
             rows = _events(found, lake_table.schema, held.version, held.time)
+            if found.num_rows:
+                row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
+                late = self.late_slices.write(row, _STREAM_PARTITION, folder, rows, lake_table.schema)
         except BaseException:  # SystemExit, too, by which SIGTERM ends it
             with suppress(CdcError):
-                self.work.store.tables.end_repair(lease)  # nothing is written yet that somebody could register
+                self.work.store.tables.end_repair(lease)  # nothing is decided yet that somebody could register
             raise
         written = found[OPERATION].to_pylist().count("i")
-        number = None
-        if found.num_rows:
-            row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
-            number = self.late_slices.register(row, _STREAM_PARTITION, folder, rows, lake_table.schema, lease=lease)
-        else:
+        if late is None:
             self.work.store.tables.end_repair(lease)
+        number = None if late is None else self.late_slices.decide(late, lake_table.schema, lease)
         return Repaired(
             table=table,
             position=held.shown,

@@ -1,13 +1,25 @@
-"""Replays quarantined events: decodes them again with the table's present columns and registers late slices."""
+"""Replays quarantined events: decodes them again with the table's present columns and registers late slices.
 
+Also drops events. Both need the table's lease: so no event is replayed and dropped at once, and no table is removed
+while a late slice of it is decided.
+"""
+
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import groupby
+from threading import Event
 
 import structlog
 
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.consume.event_filter import without_columns
+from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.metadata_store.database import batches
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
+from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.quarantine import MOST_REPLAYED, QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
@@ -20,6 +32,8 @@ from cdc_pipeline.sources.quarantined import DecodedEvents
 from cdc_pipeline.types import changed_types, resolve, wider, widest
 
 log = structlog.get_logger()
+
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +48,20 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Replays quarantined events. `listed`: the tables of pipeline.yml."""
+    """Replays and drops quarantined events. `listed`: the tables of pipeline.yml.
+
+    `timeout`: how long it waits for a lease that another process has. Raises LeaseBusy afterwards.
+    """
 
     listed: frozenset[TableName]
-    store: MetadataStore
+    work: TableWork
     source: Source
     late_slices: LateSlices
+    timeout: timedelta = timedelta(minutes=10)
+
+    @property
+    def store(self) -> MetadataStore:
+        return self.work.store
 
     def run(self, entries: Sequence[QuarantineEntry]) -> tuple[Replayed, ...]:
         """Decodes events again; returns the results in the order of the events' ids.
@@ -64,6 +86,27 @@ class Replay:
                 outcomes += self._replay_group(table, stream_partition, part)
         return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
 
+    def drop(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
+        """Drops these events for good, except those that a killed replay has decided to replay.
+
+        Raises UsageError for an id that no event has, RegistryError for a replayed event.
+        """
+        tables = {entry.table_id for entry in self.store.quarantine.chosen(quarantine_ids)}
+        with ExitStack() as held:
+            leases = [held.enter_context(self._leased(table_id))[0] for table_id in sorted(tables)]
+            self.late_slices.chain.catch_up()
+            return self.store.quarantine.drop(quarantine_ids, reason, leases=leases)
+
+    def drop_waiting_of(self, table: TableName, reason: str) -> int:
+        """Likewise drops all events of the table that wait; returns their number."""
+        with self._leased(self.store.tables.table(table).table_id) as (lease, _):
+            self.late_slices.chain.catch_up()
+            return self.store.quarantine.drop_waiting_of(lease, reason)
+
+    def _leased(self, table_id: int) -> AbstractContextManager[tuple[Lease, LeaseKeeper]]:
+        deadline = time.monotonic() + self.timeout.total_seconds()
+        return self.work.leased_when_free(table_id, lambda busy: _pause(busy, deadline))
+
     def _replay_group(
         self, table: SourceTable, stream_partition: int, entries: Sequence[QuarantineEntry]
     ) -> list[Replayed]:
@@ -80,9 +123,11 @@ class Replay:
                 refused |= dict.fromkeys(decoded.fitting, changed)
             elif decoded.fitting:
                 folder = f"replay-{decoded.fitting[0]}"
-                number = self.late_slices.register(
-                    table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting
-                )
+                with self._leased(table.table_id) as (lease, _):
+                    late = self.late_slices.write(
+                        table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting
+                    )
+                    number = self.late_slices.decide(late, decoded.schema, lease)
                 numbers |= dict.fromkeys(decoded.fitting, number)
                 log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
         return [
@@ -118,6 +163,16 @@ class Replay:
             for entry in entries
             if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
         }
+
+
+def _pause(busy: LeaseBusy, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise LeaseBusy(
+            busy.found,
+            expected="nobody at work on the table of the events",
+            remedy="look at cdc status, then try again when that work has ended",
+        )
+    Event().wait(_POLL_SECONDS)
 
 
 def _changed_types(known: Sequence[Column], schema: TableSchema) -> str:

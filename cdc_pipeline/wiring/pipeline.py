@@ -255,7 +255,7 @@ class Pipeline(Resources):
 
         return Replay(
             listed=frozenset(self.table_names()),
-            store=self.store,
+            work=self.table_work,
             source=self.source,
             late_slices=self.late_slices(),
         )

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from cdc_pipeline.errors import CdcError, RegistryError, SnapshotError, SourceAway, StaleEpoch
+from cdc_pipeline.errors import CdcError, LeaseBusy, RegistryError, SnapshotError, SourceAway, StaleEpoch
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
@@ -85,12 +86,14 @@ def test_a_repair_that_waits_for_a_snapshot_gives_up_in_time(world: World) -> No
         pipeline.repair().run(things, timeout=timedelta(seconds=2))
 
 
-def test_a_repair_that_fails_leaves_no_mark(world: World) -> None:
+@pytest.mark.parametrize("name", ["lake_table.compare", "slice_file.put"])
+def test_a_repair_that_fails_leaves_no_mark(world: World, name: str) -> None:
     """With the mark, every later delete of the table would leave a tombstone, and none would be purged."""
-    things = world.tables[0]
+    things, taken = without_a_row(world), set[str]()
 
     def fail(step: str, moment: Moment) -> None:
-        if step == "lake_table.compare" and moment is Moment.BEFORE:
+        taken.add(step)
+        if step == name and "lake_table.compare" in taken and moment is Moment.BEFORE:
             raise SourceAway("the source is away", remedy="start it")
 
     with world.process(fail) as pipeline:
@@ -126,28 +129,59 @@ def lose_a_row(world: World, table: TableName) -> None:
             pipeline.store.quarantine.drop([entry.quarantine_id], "for a test")
 
 
-def test_an_event_that_two_replay_in_other_groups_counts_once(world: World) -> None:
-    """Of a table without a key, whose rows nothing else tells apart."""
-    notes = world.tables[2]
+def with_mended_events(world: World) -> TableName:
+    """Quarantines three events of the returned table, and corrects their texts."""
     run_sql(world.source_url, "ALTER TABLE notes ADD COLUMN ends date")
     for number in range(3):
         run_sql(world.source_url, f"INSERT INTO notes VALUES ('a{number}', 1, NULL, 'infinity')")
     register_changes(world)
     with world.process() as pipeline:
         apply_all(pipeline)
-    run_sql(
-        world.store_url, "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31')::json"
-    )
+    mend = "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31')::json"
+    run_sql(world.store_url, mend)
+    return world.tables[2]
+
+
+def test_what_is_being_replayed_is_neither_dropped_nor_removed_with_its_table(world: World) -> None:
+    """A drop would be overwritten; the table would come back, because its late slice is decided already."""
+    notes = with_mended_events(world)
+    with world.process() as pipeline:
+        event, *_ = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
+
+    def rival() -> None:
+        with world.process() as other:
+            at_once = replace(other.replay(), timeout=timedelta(0))
+            for drop in (
+                lambda: at_once.drop([event.quarantine_id], "no"),
+                lambda: at_once.drop_waiting_of(notes, "no"),
+            ):
+                with pytest.raises(LeaseBusy, match="held by"):
+                    drop()
+            with pytest.raises(LeaseBusy, match="is at work"):
+                replace(other.removal(), listed=()).remove_table(notes, with_lake=False)
+
+    meanwhile = Meanwhile("quarantine.replay", rival)
+    with world.process(meanwhile) as pipeline:
+        (outcome,) = pipeline.replay().run([event])
+        assert outcome.state is QuarantineState.REPLAYED
+        assert pipeline.store.quarantine.entry(event.quarantine_id).state is QuarantineState.REPLAYED
+    assert meanwhile.has_happened
+
+
+def test_an_event_that_two_replay_in_other_groups_counts_once(world: World) -> None:
+    """Of a table without a key, whose rows nothing else tells apart."""
+    notes = with_mended_events(world)
     waiting = QuarantineState.WAITING
 
     def rival() -> None:
+        world.expire_leases()
         with world.process() as other:
             other.replay().run(other.store.quarantine.entries(state=waiting))
             apply_all(other)
 
     with world.process(Meanwhile("cut_file.put", rival)) as pipeline:
         first, *_ = pipeline.store.quarantine.entries(state=waiting)
-        with suppress(RegistryError):
+        with suppress(RegistryError, StaleEpoch):
             pipeline.replay().run([first])
     go_on(world)
     with world.process() as pipeline:

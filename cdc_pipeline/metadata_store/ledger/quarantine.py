@@ -14,7 +14,9 @@ from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, LateSlice, Slice, late_identity
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream, read_chain_position
+from cdc_pipeline.metadata_store.ledger.tables import read_table
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.metadata_store.states import QuarantineState
 
@@ -105,7 +107,9 @@ class Quarantine:
         found = {entry.quarantine_id: entry for entry in self.entries(ids=quarantine_ids)}
         unknown = [quarantine_id for quarantine_id in quarantine_ids if quarantine_id not in found]
         if unknown:
-            raise _unknown(unknown[0])
+            raise UsageError(
+                f"there is no event {unknown[0]} in quarantine", expected="an id that cdc quarantine ls shows"
+            )
         return tuple(found[quarantine_id] for quarantine_id in dict.fromkeys(quarantine_ids))
 
     def _of_stream(self) -> ColumnElement[bool]:
@@ -117,8 +121,8 @@ class Quarantine:
         Raises RegistryError for an event that is already replayed or dropped.
         """
         with self.database.transaction("quarantine.read") as connection:
-            uuid = connection.execute(select(_TABLE.c.table_uuid).where(_TABLE.c.table_id == new.table_id)).scalar_one()
-            slice_id = late_identity(uuid, quarantine_ids, new.sha256)
+            table = read_table(connection, _TABLE.c.table_id == new.table_id, f"number {new.table_id}")
+            slice_id = late_identity(table.table_uuid, quarantine_ids, new.sha256)
             entries = _locked_entries(connection, quarantine_ids)
             if _number_of(connection, slice_id, new.table_id) is None:
                 _check_waiting(entries)
@@ -158,20 +162,24 @@ class Quarantine:
                 return known
             _check_chain_position(connection, table.stream, chain_position)
             check_tombstone_horizons([new], {new.table_id: table.horizon})
-            number = int(table.next_slice_number)
+            number = table.next_slice_number
             _insert_late(connection, new, table.stream, late.slice_id, number)
             if not late.events:  # it is the late slice of a repair, and its registration ends the repair
                 connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(under_repair=False))
             _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 
-    def drop(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
+    def drop(
+        self, quarantine_ids: Sequence[int], reason: str, *, leases: Sequence[Lease] = ()
+    ) -> tuple[QuarantineEntry, ...]:
         """Marks events as dropped for good, in one transaction; they can still be read. Idempotent.
 
-        Raises UsageError for an id that no event has, RegistryError for a replayed event.
+        Raises UsageError for an unknown id, RegistryError for a replayed event, StaleEpoch without one of the `leases`.
         """
         self.chosen(quarantine_ids)
         with self.database.transaction("quarantine.drop") as connection:
+            for lease in leases:
+                hold_lease(connection, lease)
             entries = _locked_entries(connection, quarantine_ids)
             left = [entry for entry in entries if entry.state is not QuarantineState.DROPPED]
             _check_waiting(left)
@@ -179,17 +187,17 @@ class Quarantine:
             _decide(connection, which, QuarantineState.DROPPED, decision=reason)
         return self.chosen(quarantine_ids)
 
-    def drop_waiting_of(self, table_id: int, reason: str) -> int:
-        """Marks all events of the table that wait as dropped for good; returns their number."""
+    def drop_waiting_of(self, lease: Lease, reason: str) -> int:
+        """Drops all events of the leased table that wait, likewise; returns their number."""
         with self.database.transaction("quarantine.drop") as connection:
-            return drop_waiting(connection, _EVENT.c.table_id == table_id, reason)
+            hold_lease(connection, lease)
+            return drop_waiting(connection, _EVENT.c.table_id == lease.table_id, reason)
 
 
 def drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> int:
     """Drops the events that are neither replayed nor dropped yet; returns their number."""
-    return _decide(
-        connection, which & (_EVENT.c.state == QuarantineState.WAITING), QuarantineState.DROPPED, decision=reason
-    )
+    waits = which & (_EVENT.c.state == QuarantineState.WAITING)
+    return _decide(connection, waits, QuarantineState.DROPPED, decision=reason)
 
 
 def drop_events_of_snapshot(connection: Connection, snapshot_id: str) -> None:
@@ -205,15 +213,11 @@ def no_boundary(stream: str) -> RegistryError:
     )
 
 
-def _locked_table(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
+def _locked_table(connection: Connection, table_id: int) -> SourceTable:
     """Locks the stream and then the table, in the order of registration: another order could cause a deadlock."""
-    stream = connection.scalar(select(_TABLE.c.stream).where(_TABLE.c.table_id == table_id))
-    lock_stream(connection, stream or "")
-    return connection.execute(
-        select(_TABLE.c.stream, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
-        .where(_TABLE.c.table_id == table_id)
-        .with_for_update()
-    ).one()
+    which, words = _TABLE.c.table_id == table_id, f"number {table_id}"
+    lock_stream(connection, read_table(connection, which, words).stream)
+    return read_table(connection, which, words, lock=True)
 
 
 def _locked_entries(connection: Connection, quarantine_ids: Sequence[int]) -> Sequence[Row[*tuple[Any, ...]]]:
@@ -245,8 +249,7 @@ def _check_chain_position(connection: Connection, stream: str, chain_position: s
 
 def _number_of(connection: Connection, slice_id: str, table_id: int) -> int | None:
     query = select(_SLICE.c.number).where(_SLICE.c.table_id == table_id, _SLICE.c.slice_id == slice_id)
-    known = connection.scalar(query)
-    return None if known is None else int(known)
+    return connection.scalar(query)
 
 
 def _named(table_id: int, events: Sequence[tuple[str | None, str]]) -> ColumnElement[bool]:
@@ -294,7 +297,3 @@ def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str,
 def _decide(connection: Connection, which: ColumnElement[bool], state: QuarantineState, **values: Any) -> int:
     decided_at = func.coalesce(_EVENT.c.decided_at, func.clock_timestamp())
     return connection.execute(update(_EVENT).where(which).values(state=state, decided_at=decided_at, **values)).rowcount
-
-
-def _unknown(quarantine_id: int) -> UsageError:
-    return UsageError(f"there is no event {quarantine_id} in quarantine", expected="an id that cdc quarantine ls shows")
