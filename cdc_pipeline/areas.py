@@ -7,6 +7,7 @@
     db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     staging-area/<db>/<schema>/<table>/<time>-verify-<id>/source.parquet
+    staging-area/.warm-up/<time>-<id>/<objects of a scratch table>
     datalake/<db>/<schema>/<table>/
 
 Each component comes from data. It is encoded reversibly to [A-Za-z0-9_.-] and !XX. It is refused if it is empty, `.`,
@@ -23,6 +24,7 @@ CDC_EVENT = "cdc-event"
 DB_SNAPSHOT = "db-snapshot"
 STAGING_AREA = "staging-area"
 DATALAKE = "datalake"
+WARM_UPS = f"{STAGING_AREA}/.warm-up"
 MAX_COMPONENT_BYTES = 200
 _ESCAPE = "!"
 

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cdc_pipeline.areas import STAGING_AREA
+from cdc_pipeline.areas import WARM_UPS
 from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 from cdc_pipeline.wiring.resources import Resources
@@ -268,7 +268,8 @@ class Pipeline(Resources):
     def warm_up(self) -> "WarmUp":
         from cdc_pipeline.operations.warm_up import WarmUp
 
-        objects = open_object_store(self.settings, f"{STAGING_AREA}/.warm-up-{self.new_id().hex}")
+        folder = f"{WARM_UPS}/{self.clock():%Y%m%dT%H%M%SZ}-{self.new_id().hex}"
+        objects = open_object_store(self.settings, folder)
         url, upsert = self.endpoints.spark_url, self.settings.worker.upsert
         return WarmUp(
             objects=objects,

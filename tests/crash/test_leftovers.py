@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, stream_prefix, table_prefix
+from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, WARM_UPS, stream_prefix, table_prefix
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.test_retention import cleaned, counts, keys
@@ -23,6 +23,16 @@ def test_the_copy_of_a_killed_verify_goes(world: World) -> None:
     assert counts(cleaned(world, YOUNG))["snapshot files"] == 0
     assert counts(cleaned(world, dry_run=True))["snapshot files"] == counts(cleaned(world))["snapshot files"] == 1
     assert keys(world, STAGING_AREA) == set()
+
+
+def test_what_a_killed_warm_up_left_goes(world: World) -> None:
+    cleaned(world)
+    with world.process() as pipeline:
+        pipeline.warm_up().objects.put_if_absent("cdc-event/scratch.parquet", b"left")
+    assert len(keys(world, WARM_UPS)) == 1
+    assert counts(cleaned(world, YOUNG))["snapshot files"] == 0
+    assert counts(cleaned(world, dry_run=True))["snapshot files"] == counts(cleaned(world))["snapshot files"] == 1
+    assert keys(world, WARM_UPS) == set()
 
 
 def test_the_files_of_killed_puts_go(world: World) -> None:

@@ -14,7 +14,7 @@ It may be killed at any step; the next run continues:
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import structlog
@@ -95,8 +95,9 @@ class Cleanup:
             base = self._base(kept, dry_run=dry_run)
             kinds += self._of_the_chain(tables, base, dry_run=dry_run)
             parameters = kept.parameters()
-        snapshot_files = self.old_objects.old_snapshot_files(tables, now - self.keep.snapshots)
-        kinds.append(self._objects("snapshot files", snapshot_files, dry_run=dry_run))
+        began = now - self.keep.snapshots
+        copies = chain(self.old_objects.old_snapshot_files(tables, began), self.old_objects.old_warm_ups(began))
+        kinds.append(self._objects("snapshot files", copies, dry_run=dry_run))
         kinds.append(
             self._objects("unfinished files", self.old_objects.unfinished_files(tables, before), dry_run=dry_run)
         )

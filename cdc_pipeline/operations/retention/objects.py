@@ -9,6 +9,7 @@ from cdc_pipeline.areas import (
     CDC_EVENT,
     DB_SNAPSHOT,
     STAGING_AREA,
+    WARM_UPS,
     chain_position_of_key,
     decode_component,
     quarantined_rows_key,
@@ -103,6 +104,13 @@ class OldObjects:
                     if since is not None and since < before and not is_kept:
                         yield ObjectToDelete(key=found.key, size_bytes=found.size_bytes, since=since)
 
+    def old_warm_ups(self, before: datetime) -> Iterator[ObjectToDelete]:
+        """Yields what warm-ups left that were killed and began before `before`."""
+        for found in self._listed(WARM_UPS):
+            since = _ended_at(found.key.removeprefix(f"{WARM_UPS}/").partition("/")[0], None)
+            if since is not None and since < before:
+                yield ObjectToDelete(key=found.key, size_bytes=found.size_bytes, since=since)
+
     def unfinished_files(self, tables: Iterable[SourceTable], before: datetime) -> Iterator[ObjectToDelete]:
         """Yields files that killed puts left, and that nobody has written to since `before`.
 
@@ -110,7 +118,7 @@ class OldObjects:
         """
         areas = (CDC_EVENT, DB_SNAPSHOT, STAGING_AREA)
         of_tables = (table_prefix(area, row.name) for row in tables for area in areas)
-        for prefix in (stream_prefix(self.stream), *of_tables):
+        for prefix in (stream_prefix(self.stream), WARM_UPS, *of_tables):
             with step(self.on_step, "old_objects.list"):
                 found = list(self.objects.unfinished(prefix, before))
             yield from (ObjectToDelete(key=each.key, size_bytes=each.size_bytes) for each in found)
@@ -124,7 +132,7 @@ def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
     """Returns when the snapshot ended. None while it is being taken, and for a name that is no snapshot id.
 
     A snapshot that the store lacks counts as ended when it began; its id contains that time. So does a copy of the
-    source that was put for a comparison.
+    source that was put for a comparison, and a warm-up.
     """
     if known is not None:
         return known.finished_at if known.state in FINISHED_SNAPSHOTS else None
