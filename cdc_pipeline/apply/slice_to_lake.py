@@ -187,10 +187,9 @@ class SliceWorker:
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
         )
         active = self.work.store.snapshots.active_snapshot(table_id)
-        end = before
-        if active is not None:
-            end = min(end, self.work.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
-        behind = tuple(row for row in behind if row.number < end)
+        if active is not None:  # what reaches behind its cutoff is applied to the table that it publishes
+            behind = tuple(takewhile(lambda row: row.end_offset <= active.cutoff_offset, behind))
+        behind = tuple(row for row in behind if row.number < before)
         within = tuple(takewhile(lambda row: until is None or row.label_start < until, behind))
         left_from = until if len(within) < len(behind) else None
         within = first_with_same_columns(within, lambda row: self.work.store.tables.schema(row.table_id, row.schema_id))
