@@ -140,6 +140,11 @@ class Shop:
         )
 
 
+def count_waiting(store: MetadataStore, table_id: int) -> int:
+    """The number of the table's slices that wait to be applied."""
+    return len(store.slices.waiting_through(table_id, 1 << 60))
+
+
 def new_table(table: str, *, oid: int = 16_400) -> NewTable:
     name = TableName(database="shop", schema="public", table=table)
     return NewTable(

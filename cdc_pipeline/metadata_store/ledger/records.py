@@ -178,14 +178,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """The number of slices that the lake does not have yet, and the number of their rows."""
-
-    slices: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LakePosition:
     """The lake's table equals the source as of `position` and `as_of`.
 

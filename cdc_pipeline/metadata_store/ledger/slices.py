@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, exists, func, or_
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice, Waiting
+from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.metadata_store.states import QuarantineState, SliceState
 
 _SLICE, _BOUNDARY = models.slice_table, models.boundary
@@ -72,15 +72,6 @@ class Slices:
         is_under_repair = exists().where(table.table_id == table_id, table.under_repair)
         with self.database.transaction("slice.await_late") as connection:
             return bool(connection.scalar(select(or_(is_quarantined, is_late, is_under_repair))))
-
-    def waiting(self, table_id: int) -> Waiting:
-        """Returns the number of slices that wait to be applied, and the number of their rows."""
-        query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(
-            _SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED
-        )
-        with self.database.transaction("slice.count_waiting") as connection:
-            slices, rows = connection.execute(query).one()
-        return Waiting(slices=slices, rows=int(rows))
 
     def _read(self, *conditions: ColumnElement[bool]) -> tuple[RegisteredSlice, ...]:
         with self.database.transaction("slice.read") as connection:

@@ -126,12 +126,8 @@ class Streams:
             some = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
             return len(connection.scalars(some.order_by(_PARTITION.c.stream_partition).limit(most)).all())
 
-    def next_positions(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
-        """Returns next offset and last positions by stream partition, without those that were never read."""
-        return {number: (offset, seen) for number, (offset, seen) in self.progress(name).items() if offset is not None}
-
     def progress(self, name: str) -> dict[int, tuple[str | None, dict[str, str]]]:
-        """Like `next_positions`, with the stream partitions that were never read: their next offset is None."""
+        """Returns next offset and last positions by stream partition; the offset of one that was never read is None."""
         with self.database.transaction("stream.read_places") as connection:
             rows = connection.execute(_of_stream(name)).all()
         return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}

@@ -55,16 +55,3 @@ class SnapshotTask:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskProgress:
-    """The number of a snapshot's tasks of one kind, by state, and the rows and bytes that finished tasks wrote."""
-
-    kind: TaskKind
-    waiting: int
-    claimed: int
-    done: int
-    failed: int
-    rows: int
-    bytes: int

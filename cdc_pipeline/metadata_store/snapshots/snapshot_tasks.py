@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
-from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask, TaskProgress
+from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
 _TASK = models.snapshot_task
@@ -116,15 +116,6 @@ class SnapshotTasks:
         state = TaskState.WAITING if again else TaskState.FAILED
         finished = None if again else func.clock_timestamp()
         return self._change("snapshot_task.fail", task, state=state, error=error, finished_at=finished)
-
-    def progress(self, snapshot_id: str) -> tuple[TaskProgress, ...]:
-        """How far the snapshot's tasks are, one record for each kind that has tasks."""
-        counts = [func.count().filter(_TASK.c.state == state).label(state.value) for state in TaskState]
-        sums = [func.sum(column).label(column.name) for column in (_TASK.c.rows, _TASK.c.bytes)]
-        query = select(_TASK.c.kind, *counts, *sums).where(_TASK.c.snapshot_id == snapshot_id).group_by(_TASK.c.kind)
-        with self.database.transaction("snapshot_task.progress") as connection:
-            rows = [row._asdict() for row in connection.execute(query.order_by(_TASK.c.kind))]
-        return tuple(TaskProgress(**{**row, "rows": int(row["rows"]), "bytes": int(row["bytes"])}) for row in rows)
 
     def _change(self, name: str, task: SnapshotTask, **values: Any) -> SnapshotTask:
         reachable = {TaskState.CLAIMED, values.get("state", TaskState.CLAIMED)}

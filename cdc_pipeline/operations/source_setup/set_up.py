@@ -12,7 +12,6 @@ from cdc_pipeline.operations.source_setup.registered import RegisteredStream
 from cdc_pipeline.operations.source_setup.stale_tables import StaleMarks, note_refused
 from cdc_pipeline.operations.source_setup.tables import TableRegistration
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import Source
 
 log = structlog.get_logger()
@@ -94,14 +93,7 @@ class SourceSetup:
 
         Events that are replayed from quarantine may be older.
         """
-        name, streams = self.registered.name, self.store.streams
-        progress = streams.next_positions(name)
-        if progress.keys() != set(streams.stream_partitions(name)):
+        progress = self.registered.progress()
+        if not all(part.offset for part in progress.values()):
             return ""
-        return self.source.oldest_version_to_come(
-            table,
-            {
-                number: PartitionProgress(offset=offset, last_position=seen)
-                for number, (offset, seen) in progress.items()
-            },
-        )
+        return self.source.oldest_version_to_come(table, progress)

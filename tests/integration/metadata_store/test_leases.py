@@ -11,7 +11,7 @@ import pytest
 
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch
 from cdc_pipeline.metadata_store.leases import Lease
-from tests.support.metadata_store import MINUTE, Shop, mark_applied, opened_shop
+from tests.support.metadata_store import MINUTE, Shop, count_waiting, mark_applied, opened_shop
 from tests.support.streams import run_sql
 
 ALREADY_OVER = timedelta(seconds=-1)
@@ -109,7 +109,7 @@ def test_a_worker_that_lost_its_lease_changes_nothing(shop: Shop) -> None:
         claims.resume_claim(dead, claim)
     with pytest.raises(StaleEpoch):
         shop.claim(dead, after=0)
-    assert shop.store.slices.waiting(shop.orders.table_id).slices == 4
+    assert count_waiting(shop.store, shop.orders.table_id) == 4
     assert claims.open_claim(shop.orders.table_id) == claim
 
 

@@ -127,10 +127,6 @@ def mark_through(shop: Shop) -> None:
     shop.store.leases.release(lease)
 
 
-def count_waiting(shop: Shop) -> None:
-    assert shop.store.slices.waiting(1).slices > 0
-
-
 def lake_position(shop: Shop) -> None:
     position = shop.store.lake_positions.lake_position(1)
     assert position.position == encode_position(HISTORY - BACKLOG)
@@ -165,7 +161,6 @@ def lag(shop: Shop) -> None:
 
 QUESTIONS: tuple[Callable[[Shop], None], ...] = (
     next_slices,
-    count_waiting,
     lake_position,
     vector_at_a_boundary,
     lag,

@@ -9,7 +9,7 @@ import pytest
 from cdc_pipeline.metadata_store.states import SliceState, SnapshotState
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.steps import Moment
-from tests.support.metadata_store import MINUTE, Shop, mark_applied, opened_shop
+from tests.support.metadata_store import MINUTE, Shop, count_waiting, mark_applied, opened_shop
 
 
 class Killed(BaseException):
@@ -52,7 +52,7 @@ def one_run(shop: Shop, position: int) -> None:
     claim = store.claims.open_claim(table_id)
     if claim is not None:
         claim = store.claims.resume_claim(lease, claim)
-    elif store.slices.waiting(table_id).slices:
+    elif count_waiting(store, table_id):
         after = store.lake_positions.lake_position(table_id).applied_through
         slices = store.slices.next_slices(table_id, after_number=after, most_slices=10, most_rows=100)
         claim = store.claims.record_claim(lease, slices, claim_id=UUID(int=position))

@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.inspection.queries import query_names
 from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, sql, view_names
 from cdc_pipeline.record import Column, TableSchema, encode_position
 from tests.support.doc_pages import blocks, text_of
-from tests.support.metadata_store import Shop, new_table, opened_shop
+from tests.support.metadata_store import Shop, count_waiting, new_table, opened_shop
 from tests.support.reference_pages import view_columns
 
 PAGE = "docs/reference/inspection.md"
@@ -128,7 +128,7 @@ def test_unknown_names_and_parameters_are_refused_with_what_there_is(shop: Shop)
 
 def test_a_hostile_parameter_is_only_a_value(shop: Shop) -> None:
     assert shop.store.inspection.run("lag", {"table": "x'; DROP TABLE cdc.slice CASCADE; --"}) == []
-    assert shop.store.slices.waiting(shop.orders.table_id).slices == 2
+    assert count_waiting(shop.store, shop.orders.table_id) == 2
 
 
 @pytest.mark.parametrize("table", ["slice", "quarantine", "source_table", "lease"])

@@ -12,7 +12,7 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 from cdc_pipeline.record import ClaimCounts
-from tests.support.metadata_store import Shop, mark_applied, opened_shop
+from tests.support.metadata_store import Shop, count_waiting, mark_applied, opened_shop
 
 COUNTS = ClaimCounts(read=20, inserted=11, ignored=9)
 
@@ -79,7 +79,7 @@ def test_applied_slices_carry_their_claim_and_the_claim_its_outcome(shop: Shop) 
     assert {(row.state, row.claim_id) for row in rows} == {(SliceState.APPLIED, claim.claim_id)}
     (kept,) = shop.store.inspection.run("claims")
     assert (kept["state"], kept["lake_version"], kept["rows_inserted"], kept["seconds"]) == ("applied", 7, 11, 1.5)
-    assert shop.store.slices.waiting(shop.orders.table_id).slices == 0
+    assert count_waiting(shop.store, shop.orders.table_id) == 0
 
 
 def test_marking_the_same_claim_again_changes_nothing(shop: Shop) -> None:
@@ -216,3 +216,20 @@ def test_incomplete_rows_of_claims_before_a_snapshot_count_no_more(shop: Shop) -
 def of_orders(shop: Shop, query: str) -> dict[str, Any]:
     (row,) = shop.store.inspection.run(query, {"table": str(shop.orders.name)})
     return dict(row)
+
+
+def test_claims_of_a_lake_that_was_lost_and_filled_again_are_no_targets(shop: Shop) -> None:
+    """The versions of the new lake begin again, so that those of the old claims look newer."""
+    shop.register_orders(2)
+    lease = shop.acquire()
+    shop.publish(lease, 0, lake_version=1)
+    shop.apply(lease, after=0, lake_version=5)
+    shop.publish(lease, 0, snapshot_id="second", lake_version=1)
+    target = shop.store.rewinds.target(shop.orders.table_id)
+    assert target is not None
+    assert (target.number, target.lake_version) == (0, 1)
+    shop.store.leases.release(lease)
+    shop.apply(shop.acquire(), after=0, most_slices=2, lake_version=2)
+    target = shop.store.rewinds.target(shop.orders.table_id)
+    assert target is not None
+    assert (target.number, target.lake_version) == (2, 2)
