@@ -1,7 +1,7 @@
 """A table that fails pauses, parks and comes back by itself, and no other table notices."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 from uuid import UUID
@@ -244,7 +244,7 @@ def test_a_table_that_has_left_the_pipeline_fails_its_runs_by_name_and_does_not_
         with pytest.raises(SettingsError, match=r"lists no table '.*\.things'"):
             pipeline.slice_run(things, by_hand=False)
         with pytest.raises(SettingsError, match=r"lists no table '.*\.things'"):
-            pipeline.maintenance().maintain(things, timedelta(days=7))
+            pipeline.maintenance().maintain(things)
     world.settings = whole
     with world.process() as pipeline:
         assert pipeline.slice_run(things, by_hand=False)["ended"] == EVERYTHING
