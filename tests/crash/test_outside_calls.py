@@ -66,6 +66,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/session.py:end_session": OWN_SESSION,
     "cdc_pipeline/lake/session.py:leave_lost": OWN_SESSION,
     "cdc_pipeline/lake/session.py:untuned_session": OWN_SESSION,
+    "cdc_pipeline/lake/session.py:unset": OWN_SESSION,
     "cdc_pipeline/lake/write_claim.py:write_rows": IN_A_STEP + "lake_files.write",
     "cdc_pipeline/metadata_store/ledger/consumers.py:reading": OWN_SESSION,
     "cdc_pipeline/settings/file.py:store_matching": "one file beside pipeline.yml, for cdc setup-source alone",

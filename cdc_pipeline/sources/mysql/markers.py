@@ -20,6 +20,7 @@ _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
 ) ENGINE=InnoDB"""
 _BEGIN = "INSERT IGNORE INTO {table} (pipeline, message, sent, begun) VALUES ({pipeline}, '', 0, {end})"
 _BEGIN_AGAIN = "UPDATE {table} SET begun = %s, sent = sent + 1 WHERE pipeline = %s"
+_WAIT = "SET SESSION lock_wait_timeout = 10"
 _SEND = "UPDATE {table} SET message = %s, sent = sent + 1 WHERE pipeline = %s"
 
 
@@ -68,11 +69,12 @@ class MarkerTable:
     def leave(self, connection: "Connection[Any]") -> None:
         """Deletes the pipeline's row, and the table when it has no other. Idempotent.
 
-        A pipeline that begins meanwhile waits, so that no new row goes with the table.
+        The row of a pipeline that begins meanwhile does not go with the table. Its set-up fails, and can be run again.
         """
         if not self._is_there(connection):
             return
         with connection.cursor() as cursor:
+            cursor.execute(_WAIT)  # behind a lock that is waited for, all other pipelines wait
             cursor.execute(f"LOCK TABLES {self.sql} WRITE")
             cursor.execute(f"DELETE FROM {self.sql} WHERE pipeline = %s", (self.pipeline,))
             if not rows(connection, f"SELECT 1 FROM {self.sql} LIMIT 1"):

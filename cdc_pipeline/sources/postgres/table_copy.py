@@ -14,7 +14,7 @@ from cdc_pipeline.sources.postgres.columns import read_columns
 from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
 from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
-from cdc_pipeline.sources.postgres.shape_changes import why_older_snapshots_differ
+from cdc_pipeline.sources.postgres.shape_changes import why_copy_differs
 from cdc_pipeline.sources.postgres.shape_reading import read_shapes
 from cdc_pipeline.steps import OnStep, step
 
@@ -84,14 +84,14 @@ def _as_of(shape: SourceShape, now: SourceShape) -> tuple[ShapeColumn, ...]:
     return tuple(replace(column, changed_by=written[column.number]) for column in shape.columns)
 
 
-def refuse_rewritten(connection: psycopg2.extensions.connection, table: FoundTable) -> None:
+def refuse_rewritten(connection: psycopg2.extensions.connection, table: FoundTable, parts: int) -> None:
     """Raises SnapshotError if the table was rewritten, or a column got another name, after its description was read.
 
     An older snapshot sees a table that ALTER TABLE rewrote as empty.
     """
     before = SourceShape.from_json(table.description[-1])
     now = read_shapes(connection, [before.oid]).get(before.oid)
-    reason = "it was dropped" if now is None else why_older_snapshots_differ(before, now)
+    reason = "it was dropped" if now is None else why_copy_differs(before, now, parts)
     if reason is not None:
         raise SnapshotError(
             f"{table.name} changed while it was exported: {reason}",
