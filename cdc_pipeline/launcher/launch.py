@@ -1,11 +1,13 @@
-"""Starts child processes, optionally under another account or tied to the caller's life, and kills them."""
+"""Starts child processes, optionally under another account or tied to the caller's life, kills them, and keeps logs."""
 
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,6 +15,10 @@ import psutil
 
 from cdc_pipeline.launcher.account import Account
 
+LONGEST_LOG_BYTES = 16 << 20
+LONGEST_COPY_BYTES = 2 * LONGEST_LOG_BYTES
+SHORTEN_PAUSE = timedelta(seconds=60)
+"""Before logs are tried again of which one could not be shortened."""
 _LOG_LINES = 20
 
 
@@ -20,6 +26,51 @@ def log_end(log: Path) -> str:
     """Returns the last lines of a process's log; "" if there is none."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     return "\n".join(lines[-_LOG_LINES:])
+
+
+def opened_log(path: Path) -> BinaryIO:
+    """Opens a log for appending. One that is too long becomes `.log.1` first: its process does not write to it yet."""
+    with suppress(OSError):
+        if path.stat().st_size > LONGEST_LOG_BYTES:
+            path.replace(_put_aside(path))
+    return path.open("ab")
+
+
+def shorten_each(logs: Iterable[Path], not_before: float) -> float:
+    """Shortens logs unless it is earlier than `not_before`, and returns when to try again, by the monotonic clock."""
+    now = time.monotonic()
+    if now < not_before:
+        return not_before
+    failed = [path for path in logs if not shorten(path)]
+    return now + SHORTEN_PAUSE.total_seconds() if failed else now
+
+
+def shorten(path: Path) -> bool:
+    """Copies the end of a log that is too long to `.log.1`, which replaces an older one, and empties the log.
+
+    Every writer appends, so it goes on at the beginning. What is written between the copy and the emptying is lost.
+    Returns False if the log could not be copied: both files stay as they are.
+    """
+    copy = path.with_suffix(".log.new")
+    try:
+        size = path.stat().st_size
+        if size > LONGEST_LOG_BYTES:
+            with path.open("rb") as source, copy.open("wb") as end:
+                source.seek(max(0, size - LONGEST_COPY_BYTES))
+                shutil.copyfileobj(source, end)
+            copy.replace(_put_aside(path))
+            os.truncate(path, 0)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        with suppress(OSError):
+            copy.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _put_aside(path: Path) -> Path:
+    return path.with_suffix(".log.1")
 
 
 def start(

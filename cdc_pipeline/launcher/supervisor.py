@@ -8,7 +8,6 @@ does not end it: what it could not start or store it tries again.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +18,12 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
 
 import structlog
 
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.health import Health, forget, health_of, unanswered
-from cdc_pipeline.launcher.launch import kill, start
+from cdc_pipeline.launcher.launch import kill, opened_log, shorten_each, start
 from cdc_pipeline.launcher.marked import SUPERVISOR, marks
 from cdc_pipeline.launcher.probe import Probe
 from cdc_pipeline.launcher.processes import Process
@@ -39,7 +37,6 @@ SETTLED = timedelta(seconds=3)
 CALM = timedelta(seconds=10)
 """After running this long, a process that dies is restarted after the shortest pause, however often it died before."""
 POLL = timedelta(seconds=0.2)
-LONGEST_LOG_BYTES = 16 << 20
 
 
 class Condition(StrEnum):
@@ -194,7 +191,7 @@ def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], N
 
     States that could not be stored are stored as soon as that is possible. `logs`: those that are kept short.
     """
-    everyone, stored, reported = list(keepers), None, ""
+    everyone, stored, reported, not_before = list(keepers), None, "", 0.0
     while True:
         ready = {keeper.process.name for keeper in everyone if keeper.state.is_ready}
         for keeper in everyone:
@@ -208,8 +205,7 @@ def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], N
                 if reported != str(error):
                     report("states not stored", error=str(error))
                 reported = str(error)
-        for path in logs:
-            shorten(path)
+        not_before = shorten_each(logs, not_before)
         time.sleep(POLL.total_seconds())
 
 
@@ -235,23 +231,6 @@ def launcher(installation: Installation, mark: str) -> Callable[[Process], "subp
             )
 
     return launch
-
-
-def opened_log(path: Path) -> BinaryIO:
-    """Opens a log for appending, after it was shortened."""
-    shorten(path)
-    return path.open("ab")
-
-
-def shorten(path: Path) -> None:
-    """Copies a log that is too long to `.log.1`, which replaces an older one, and empties it.
-
-    Every writer appends, so it goes on at the beginning. A log that cannot be copied stays as it is.
-    """
-    with suppress(OSError):
-        if path.stat().st_size > LONGEST_LOG_BYTES:
-            shutil.copyfile(path, path.with_suffix(".log.1"))
-            os.truncate(path, 0)
 
 
 def read_plan(path: Path) -> list[Process]:

@@ -14,9 +14,10 @@ import pytest
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.launcher.control import MANY_FAILURES, OnStates, down, is_up, process_states, start_and_wait, up
 from cdc_pipeline.launcher.health import heartbeat_url
+from cdc_pipeline.launcher.launch import LONGEST_LOG_BYTES
 from cdc_pipeline.launcher.marked import SUPERVISOR, marked, marks
 from cdc_pipeline.launcher.processes import Process
-from cdc_pipeline.launcher.supervisor import LONGEST_LOG_BYTES, Condition, Keeper, ProcessState
+from cdc_pipeline.launcher.supervisor import Condition, Keeper, ProcessState
 from cdc_pipeline.settings.installation.ports import free_port
 from cdc_pipeline.settings.installation.state import Installation, open_installation
 from tests.support.eventually import eventually
