@@ -4,7 +4,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
@@ -71,7 +70,7 @@ def _start_missing(
             if process.one_shot:
                 _run(process, renewed, launch)
             elif process.name in present:  # it may still start: a command that waited for it may have been killed
-                _wait_until(partial(_answers, process), renewed, process.name)
+                _await_present(process, renewed)
             else:
                 watcher = watch(renewed)
                 if watcher is not None:
@@ -94,6 +93,19 @@ def _start(process: Process, installation: Installation, launch: Launch, started
         if child.poll() is not None:
             raise failure(installation, process.name, f"{process.name} ended with {child.returncode}")
         return _answers(process)
+
+    _wait_until(answers, installation, process.name)
+
+
+def _await_present(process: Process, installation: Installation) -> None:
+    """Waits for a server that another command started. Raises SetupError as soon as no process of it is left."""
+
+    def answers() -> bool:
+        if _answers(process):
+            return True
+        if process.name not in marked(parts_mark(installation)).values():
+            raise failure(installation, process.name, f"{process.name} ended while it started")
+        return False
 
     _wait_until(answers, installation, process.name)
 

@@ -13,7 +13,7 @@ from threading import Timer
 import psutil
 import pytest
 
-from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.errors import LeaseBusy, SetupError
 from cdc_pipeline.launcher.control import up
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.postgres import is_accepting
@@ -96,23 +96,44 @@ def test_servers_whose_last_user_was_killed_end_too(tmp_path: Path, home: Path) 
         assert eventually(lambda: not is_accepting(endpoints.source_url))
 
 
-def test_a_server_that_a_killed_command_left_starting_is_waited_for(tmp_path: Path, home: Path) -> None:
-    """The next command was a user before the kill, so nobody ends the server. SIGSTOP makes its start take longer."""
-    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
-    with running(settings, config=config, home=home, parts=POSTGRES):
+@contextmanager
+def server_left_starting(folder: Path, home: Path) -> Iterator[psutil.Process]:
+    """A server that a killed command left. SIGSTOP makes its start take longer.
+
+    The caller was a user before the kill, so nobody ends the server.
+    """
+    with running(shop_settings(folder), config=folder / "pipeline.yml", home=home, parts=POSTGRES):
         pass
     stored, is_known = home / "postgres" / "data" / "postmaster.pid", re.compile(r"\d+\n")
-    with one_user(open_installation(home)), another_command(tmp_path, home, at_work=False) as starter:
+    with one_user(open_installation(home)), another_command(folder, home, at_work=False) as starter:
         while not (stored.exists() and (found := is_known.match(stored.read_text(encoding="utf-8")))):
             assert starter.poll() is None
         starter.kill()
         starter.wait(PROMPTLY_SECONDS)  # its death would wake a stopped server
         server = psutil.Process(int(found[0]))
         server.suspend()
+        yield server
+
+
+def test_a_server_that_a_killed_command_left_starting_is_waited_for(tmp_path: Path, home: Path) -> None:
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with server_left_starting(tmp_path, home) as server:
         awake = Timer(STARTS_FOR_SECONDS, server.resume)
         awake.start()
         with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
             assert is_accepting(endpoints.source_url)
+
+
+def test_a_server_that_dies_while_it_is_waited_for_is_named_at_once(tmp_path: Path, home: Path) -> None:
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with server_left_starting(tmp_path, home) as server:
+        dies = Timer(STARTS_FOR_SECONDS, server.kill)
+        dies.start()
+        with (
+            pytest.raises(SetupError, match=r"postgres ended while it started; the end of .*postgres\.log"),
+            running(settings, config=config, home=home, parts=POSTGRES),
+        ):
+            pass
 
 
 def test_up_refuses_while_a_command_has_servers_of_its_own(tmp_path: Path, home: Path) -> None:
