@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from posixpath import normpath
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from cdc_pipeline.settings.libpq import is_this_machine
@@ -43,11 +44,17 @@ def check_location(url: str) -> None:
 def check_lake(url: str) -> None:
     """Checks a location as `check_location` does; a lake also needs a folder that no part of a URL cuts short."""
     check_location(url)
-    if not url.removeprefix("file://").strip("/"):
+    if is_on_s3(url):
+        return
+    folder = unquote(urlsplit(url).path) if url.startswith("file://") else url
+    if not normpath(folder).strip("/"):
         message = "the root of all folders cannot be a lake: name a folder below it"
         raise ValueError(message)
     if url.startswith("file://") and ("?" in url or "#" in url):
-        message = "the lake has a '?' or '#': write %3F or %23, or the folder without file://"
+        message = (
+            "the lake has a '?' or '#': write %3F or %23, or the folder without file://;"
+            f" as it is written, the URL names the folder {folder}"
+        )
         raise ValueError(message)
 
 

@@ -43,7 +43,13 @@ def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, word
     [
         ("'file:///'", "line 2: lake: the root of all folders cannot be a lake"),
         ("/", "line 2: lake: the root of all folders cannot be a lake"),
+        ("/.", "line 2: lake: the root of all folders cannot be a lake"),
+        ("/data/..", "line 2: lake: the root of all folders cannot be a lake"),
+        ("'file:///%2F'", "line 2: lake: the root of all folders cannot be a lake"),
+        ("'file:///%2E%2E'", "line 2: lake: the root of all folders cannot be a lake"),
         ("'file:///data/a#b'", "line 2: lake: the lake has a '?' or '#': write %3F or %23"),
+        ("'file:///data/a#b'", "as it is written, the URL names the folder /data/a"),
+        ("'file:///data/a%20c?b'", "as it is written, the URL names the folder /data/a c"),
         ("'file:///data/a?b'", "line 2: lake: the lake has a '?' or '#'"),
         ('"a\\0b"', "line 2: lake: a location with the character NUL cannot exist"),
         ("file:///data/a%00b", "line 2: lake: a location with the character NUL cannot exist"),
