@@ -63,7 +63,7 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         jars=tuple(str(jar) for jar in jars),
         log_store=_log_store(log_store_of(settings)) if embeds_spark else None,
         cores=available_cores(),
-        task_slots=os.environ.get(TASK_SLOTS_VARIABLE, TASK_SLOTS),
+        task_slots=os.environ.get(TASK_SLOTS_VARIABLE) or TASK_SLOTS,
         listen=LOOPBACK,
         ports=installation.ports,
         endpoints=endpoints_of(settings, installation),

@@ -126,7 +126,10 @@ def test_an_external_spark_needs_no_jars_and_no_compiler_here(tmp_path: Path) ->
     assert (deployment.jars, deployment.log_store) == ((), None)
 
 
-@pytest.mark.parametrize(("given", "slots"), [({}, "4"), ({"AIRFLOW__CORE__PARALLELISM": "8"}, "8")])
+@pytest.mark.parametrize(
+    ("given", "slots"),
+    [({}, "4"), ({"AIRFLOW__CORE__PARALLELISM": "8"}, "8"), ({"AIRFLOW__CORE__PARALLELISM": ""}, "4")],
+)
 def test_the_caller_chooses_how_many_tasks_airflow_runs(given: dict[str, str], slots: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SHOWS_TASK_SLOTS, str(tmp_path)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")} | given
