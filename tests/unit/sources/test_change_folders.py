@@ -1,5 +1,6 @@
 """Which change files are read: what is no data, what may go, and what stops one folder alone."""
 
+import codecs
 import os
 import tempfile
 import time
@@ -16,6 +17,7 @@ from cdc_pipeline.errors import SourceError, SourceGap
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.files.complete_files import CompleteFiles
+from cdc_pipeline.sources.files.csv_batches import OCTETS
 from tests.support.change_files import ORDERS, ChangeFolder, csv_text
 from tests.support.eventually import eventually
 
@@ -110,7 +112,11 @@ def test_a_folder_is_not_changed_while_a_file_is_read_in_part(tmp_path: Path) ->
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """With the rights of a user who owns nothing: root may read everything."""
+    """With the rights of a user who owns nothing: root may read everything.
+
+    Python remembers that it could not load a codec, and such a user may not read root's Python: it is loaded before.
+    """
+    codecs.lookup(OCTETS)
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
