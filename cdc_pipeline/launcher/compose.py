@@ -1,5 +1,6 @@
 """The same processes as containers: `python -m cdc_pipeline.launcher.compose > docker/docker-compose.yml`."""
 
+import re
 import sys
 from collections.abc import Mapping
 from ipaddress import IPv4Address
@@ -42,6 +43,7 @@ AWS_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKE
 """Variables that compose passes on from its own environment, if they are set."""
 NAMING_FILES = ("path", "password_file", "ca_file", "certificate_file", "key_file", "credentials_file", "tls_ca")
 """Settings of a source that name a file or a folder."""
+_FOREIGN_DOLLAR = re.compile(r"\$(?!\{(CDC|AIRFLOW)_\w+:[?-])")
 HINT = "set it in docker/.env"
 EVERY_ADDRESS = str(IPv4Address(0))
 HEAD = """\
@@ -119,7 +121,16 @@ def composition(settings: Settings) -> dict[str, Any]:
             if settings.on_s3:
                 service["environment"] |= dict.fromkeys(AWS_VARIABLES)
                 service["build"]["args"] = {"JARS": S3}
-    return {"name": "cdc", "services": services, "volumes": {"data": {}, "postgres": {}}}
+    return {"name": "cdc", "services": _escaped(services), "volumes": {"data": {}, "postgres": {}}}
+
+
+def _escaped(value: Any) -> Any:
+    """Doubles each `$` inside the value that begins no reference of `containers`: compose would take it for one."""
+    if isinstance(value, dict):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_escaped(inner) for inner in value]
+    return _FOREIGN_DOLLAR.sub("$$", value) if isinstance(value, str) else value
 
 
 def _check_settings(settings: Settings) -> None:
@@ -137,10 +148,16 @@ def _check_settings(settings: Settings) -> None:
         )
 
 
-def _named_files(settings: Settings, folder: PurePosixPath) -> list[str]:
-    """The files and folders that the source's settings name by a path relative to pipeline.yml, for reading."""
+def _named_files(settings: Settings, folder: PurePosixPath) -> list[dict[str, Any]]:
+    """The files and folders that the source's settings name by a path relative to pipeline.yml."""
     named = [getattr(settings.source, name, None) for name in NAMING_FILES]
-    return [f"./{path}:{normpath(folder / path)}:ro" for path in named if path and _is_relative(path)]
+    return [_read_only(path, normpath(folder / path)) for path in named if path and _is_relative(path)]
+
+
+def _read_only(path: str, target: str) -> dict[str, Any]:
+    """A file or folder beside the compose file. Compose refuses one that is missing, and creates no folder for it."""
+    bind = {"create_host_path": False}
+    return {"type": "bind", "source": f"./{path}", "target": target, "read_only": True, "bind": bind}
 
 
 def _is_relative(location: str) -> bool:
@@ -155,7 +172,7 @@ def _service(process: Process, one_shots: set[str], deployment: Deployment) -> d
         service |= {
             "image": OWN_IMAGE,
             "build": {"context": "..", "dockerfile": "docker/Dockerfile"},
-            "volumes": ["data:/data", f"./pipeline.yml:{deployment.config}:ro"],
+            "volumes": ["data:/data", _read_only("pipeline.yml", deployment.config)],
         }
         if process.health:
             probe = [deployment.python, "-m", "cdc_pipeline.launcher.health", process.health]

@@ -39,17 +39,6 @@ OWN_SERVERS = {
     "CDC_METADATA_STORE": "postgresql://someone:p$w@store.example/metadata",
     "CDC_SPARK": "sc://spark.example:15002/;use_ssl=true",
 }
-SOURCES = {
-    "change files": "{kind: change_files, path: changes, format: upserts}",
-    "a bucket": "{kind: change_files, path: s3://bucket/changes, format: upserts}",
-    "kafka": "{kind: kafka, servers: 'k:9092', topic: '{table}', security: ssl, ca_file: ca.pem}",
-    "mysql": "{kind: mysql, url: mysql://u@h, password_file: ../password, tls_ca: /data/ca.pem}",
-}
-MOUNTED = {
-    "change files": ["./changes:/etc/cdc/changes:ro"],
-    "kafka": ["./ca.pem:/etc/cdc/ca.pem:ro"],
-    "mysql": ["./../password:/etc/password:ro"],
-}
 
 
 @pytest.fixture
@@ -266,23 +255,6 @@ def test_a_server_of_ones_own_is_told_by_pipeline_yml_alone(settings_of_own_serv
     assert services["databases"]["command"][-1] == "airflow"
     own = {"CDC_SOURCE__URL", "CDC_METADATA_STORE", "CDC_SPARK"}
     assert not [name for name, service in services.items() if own & service["environment"].keys()]
-
-
-@pytest.mark.parametrize("kind", SOURCES)
-def test_containers_read_the_files_that_pipeline_yml_names(kind: str) -> None:
-    consumer = composition(in_docker(SOURCES[kind]))["services"]["consumer"]
-    assert consumer["volumes"][2:] == MOUNTED.get(kind, [])
-    assert "CDC_SOURCE__URL" not in consumer["environment"]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [("CDC_LAKE", "lake", "correct lake in docker"), ("CDC_INCLUDE", '["shop.public.*"]', "list the tables in docker")],
-)
-def test_what_containers_cannot_do_is_refused(key: str, value: str, words: str) -> None:
-    settings = load_settings(DOCKER / "pipeline.yml", {key: value}, matching=())
-    with pytest.raises(SettingsError, match=words):
-        composition(settings)
 
 
 def test_the_image_has_its_account_before_set_up_creates_one() -> None:

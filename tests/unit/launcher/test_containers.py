@@ -1,0 +1,59 @@
+"""What containers get of `pipeline.yml` and of the files that it names, and what they refuse."""
+
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.launcher.compose import composition
+from cdc_pipeline.launcher.processes import SPARK
+from cdc_pipeline.settings.file import load_settings
+from tests.unit.launcher.test_processes import DOCKER, in_docker
+
+SOURCES = {
+    "change files": "{kind: change_files, path: changes, format: upserts}",
+    "a bucket": "{kind: change_files, path: s3://bucket/changes, format: upserts}",
+    "kafka": "{kind: kafka, servers: 'k:9092', topic: '{table}', security: ssl, ca_file: ca.pem}",
+    "mysql": "{kind: mysql, url: mysql://u@h, password_file: ../password, tls_ca: /data/ca.pem}",
+}
+MOUNTED = {
+    "change files": [("./changes", "/etc/cdc/changes")],
+    "kafka": [("./ca.pem", "/etc/cdc/ca.pem")],
+    "mysql": [("./../password", "/etc/password")],
+}
+
+
+def read_only(source: str, target: str) -> dict[str, Any]:
+    """A file or folder of the machine. Compose refuses one that is missing, and creates no folder in its place."""
+    bind = {"create_host_path": False}
+    return {"type": "bind", "source": source, "target": target, "read_only": True, "bind": bind}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_containers_read_the_files_that_pipeline_yml_names(kind: str) -> None:
+    consumer = composition(in_docker(SOURCES[kind]))["services"]["consumer"]
+    mounted = [("./pipeline.yml", "/etc/cdc/pipeline.yml"), *MOUNTED.get(kind, [])]
+    assert consumer["volumes"] == ["data:/data", *(read_only(source, target) for source, target in mounted)]
+    assert "CDC_SOURCE__URL" not in consumer["environment"]
+
+
+def test_a_dollar_sign_of_pipeline_yml_is_no_variable_of_compose() -> None:
+    consumer = composition(in_docker(SOURCES["kafka"].replace("ca.pem", "'a$b:c.pem'")))["services"]["consumer"]
+    assert consumer["volumes"][2] == read_only("./a$$b:c.pem", "/etc/cdc/a$$b:c.pem")
+    options = {"CDC_DRIVER__JAVA_OPTIONS": "-Done=$HOME -Dtwo=${HOME} -Dthree=${env:CDC_TWO}"}
+    services = composition(load_settings(DOCKER / "pipeline.yml", options))["services"]
+    (given,) = [word for word in services[SPARK]["command"] if "-Done" in word]
+    assert given.endswith("-Done=$$HOME -Dtwo=$${HOME} -Dthree=$${env:CDC_TWO}")
+    plain = composition(load_settings(DOCKER / "pipeline.yml", {}))["services"]
+    assert services[SPARK]["environment"] == plain[SPARK]["environment"]
+    assert "$$" not in str(plain)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [("CDC_LAKE", "lake", "correct lake in docker"), ("CDC_INCLUDE", '["shop.public.*"]', "list the tables in docker")],
+)
+def test_what_containers_cannot_do_is_refused(key: str, value: str, words: str) -> None:
+    settings = load_settings(DOCKER / "pipeline.yml", {key: value}, matching=())
+    with pytest.raises(SettingsError, match=words):
+        composition(settings)
