@@ -109,7 +109,17 @@ def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Ite
             account.take(data)
             account.take(temporary)
         run_as: dict[str, Any] = {} if account is None else {"user": account.user_id, "group": account.group_id}
-        subprocess.run(create(data), check=True, capture_output=True, cwd=data, extra_groups=[], **run_as)
+        created = subprocess.run(
+            create(data),
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=data,
+            extra_groups=[],
+            **run_as,
+        )
+        assert created.returncode == 0, f"{created.args[0]} ended with {created.returncode}: {created.stdout[-2000:]}"
         where = [f"--datadir={data}", f"--tmpdir={temporary}", f"--port={port}", f"--socket={data}/s"]
         where.append(f"--init-file={folder}/role.sql")
         url = f"mysql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"
