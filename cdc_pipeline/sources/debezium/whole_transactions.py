@@ -55,9 +55,8 @@ class WholeTransactions:
         self._pending: Counter[str] = Counter()
         self._partial: dict[str, int] = {}
         """Transactions of which a part was released, with their positions."""
-        self._newest = self._open_since = 0
+        self._newest = self._open_since = self._count = self._given_up = 0
         self._is_open = False
-        self._count = 0
         self._reached, self._were_full = ReadEnds(count=0, newest=0), list[HeldLines]()
         self.asks_for: ReadEnds | None = None
         """Set if it has to be known whether the events of these ENDs were read to the ends that the broker has now.
@@ -123,8 +122,7 @@ class WholeTransactions:
         taken = {number: found for number in self._parts if (found := self._taken(number, reach, missed))}
         if offset is None and not taken and self._head is None:
             taken = self._without_end(missed)
-        was_open = self._is_open
-        if offset is None and not taken and not was_open:
+        if offset is None and not taken and not self._is_open:
             return None
         is_closed = self._closes(missed)
         if offset is None and not taken and not is_closed:
@@ -133,9 +131,10 @@ class WholeTransactions:
 
     def waits_for(self) -> tuple[str, str]:
         """Returns what was found, and what is expected, of the oldest lines that are held."""
+        if self._ends:
+            return self._shown(self._ends[0])
         name = next((part.runs[0].name for part in self._parts.values() if part.runs), None)
-        without_end = f"events of the transaction {name}, and no END", "its END in the transaction topic"
-        return self._shown(self._ends[0]) if self._ends else without_end
+        return f"events of the transaction {name}, and no END", "its END in the transaction topic"
 
     @property
     def _head(self) -> str | None:
@@ -156,7 +155,7 @@ class WholeTransactions:
         if not lacking and tally.begins <= 1:
             return True
         has_passed = bool(lacking) and self._have_passed(frozenset().union(*lacking), tally.position)
-        needs_ends = self._is_overdue(end.record.written) if lacking else True
+        needs_ends = not lacking or end.number <= self._given_up or self._is_overdue(end.record.written)
         has_reached = needs_ends and self._reached.count >= end.number and self._is_behind_all(name, tally.position)
         if lacking and (has_passed or has_reached):
             missed.append(MissedEvents(name, *self._shown(end)))
@@ -175,10 +174,13 @@ class WholeTransactions:
     def _is_overdue(self, since: int) -> bool:
         """Returns whether much newer ENDs were read, and after them all events that the broker had; else asks for them.
 
-        If no more ENDs can be read, those that were are enough. `since`: the time of a record.
+        If no more ENDs can be read, those that were are enough, and all but the newest `MOST_ENDS // 2` are overdue.
+        `since`: the time of a record.
         """
-        is_full, has_all = not self.has_room_for_records, self._reached.count == self._count
-        if (is_full and has_all) or (self._reached.newest - since) * _MICROSECOND >= LONGEST_WAIT:
+        is_full = not self.has_room_for_records
+        if has_all := is_full and self._reached.count == self._count:
+            self._given_up = self._count - MOST_ENDS // 2
+        if has_all or (self._reached.newest - since) * _MICROSECOND >= LONGEST_WAIT:
             return True
         if is_full or (self._newest - since) * _MICROSECOND >= LONGEST_WAIT:
             self.asks_for = ReadEnds(count=self._count, newest=self._newest)
@@ -224,8 +226,6 @@ class WholeTransactions:
         self, number: int, reach: Mapping[int, int], missed: list[MissedEvents]
     ) -> list[tuple[HeldRun, list[Line]]]:
         part = self._parts[number]
-        if not part.runs:
-            return []
         before = part.highest
         taken = part.released(self._is_free, reach.get(number, 0))
         if part.runs and part.bytes >= MOST_HELD_BYTES and self._flows(part):

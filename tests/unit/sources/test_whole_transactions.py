@@ -7,7 +7,7 @@ import pytest
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.transaction_records import transaction_name, transaction_record
-from cdc_pipeline.sources.debezium.whole_transactions import MOST_HELD_BYTES, WholeTransactions
+from cdc_pipeline.sources.debezium.whole_transactions import MOST_ENDS, MOST_HELD_BYTES, WholeTransactions
 from tests.support.transaction_lines import (
     MINUTE,
     begin_record,
@@ -267,3 +267,17 @@ def test_as_many_ends_as_are_kept_give_up_events_that_lack_however_close_in_time
     assert found is not None
     assert [missed.transaction for missed in found.missed] == ["1"]
     assert held.has_room_for_records
+
+
+def test_one_question_to_the_broker_gives_up_the_older_half_of_as_many_ends_as_are_kept() -> None:
+    held = whole()
+    for number in range(1, MOST_ENDS + 1):
+        held.add_record(end_record(number, a=1, second=1))
+    assert held.release() is None
+    assert held.asks_for is not None
+    held.reached_ends(held.asks_for)
+    found = held.release()
+    assert found is not None
+    assert [missed.transaction for missed in found.missed] == [str(number) for number in range(1, MOST_ENDS // 2 + 1)]
+    assert held.release() is None, "the newer half may still come"
+    assert held.asks_for is None
