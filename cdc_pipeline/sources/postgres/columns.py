@@ -21,26 +21,27 @@ WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped 
 _CHANGED_SINCE = """
 -- The query sees the catalogue as of the snapshot, its functions see it as it is now.
 WITH RECURSIVE tree AS (
-    SELECT c.oid, c.relkind, c.relfilenode
+    SELECT c.oid, c.relkind, c.relfilenode, true AS is_root
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
     UNION ALL
-    SELECT c.oid, c.relkind, c.relfilenode
+    SELECT c.oid, c.relkind, c.relfilenode, false
     FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
     JOIN pg_class c ON c.oid = i.inhrelid WHERE tree.relkind = 'p'
 )
 SELECT coalesce(bool_or(relkind = 'r' AND pg_relation_filenode(oid) IS DISTINCT FROM relfilenode), false)
-       OR coalesce(bool_or(relkind = 'p' AND (SELECT count(*) FROM pg_partition_tree(oid)) <> (
-           SELECT count(*) FROM tree AS every)) FILTER (WHERE oid = to_regclass(%s)), false)
+       OR coalesce(bool_or(oid IS DISTINCT FROM %s OR relkind = 'p' AND (
+           SELECT count(*) FROM pg_partition_tree(oid)) <> (SELECT count(*) FROM tree AS every)) FILTER (WHERE is_root),
+           false)
 FROM tree
 """
+_NAMED_NOW = "SELECT to_regclass(format('%%I.%%I', %s, %s))::oid"
 
 
 def read_columns(connection: psycopg2.extensions.connection, table: TableName) -> tuple[Column, ...]:
     """Returns the columns as of the connection's snapshot, with generated ones; none for a table that does not exist.
 
     Locks the table, or each of its partitions, until the transaction ends, so that nobody can change its columns or
-    rewrite it. Raises SourceError if the table was rewritten, truncated or got other partitions since the snapshot:
-    then its rows as of the snapshot are gone. Raises SourceError, too, if the role may not read the table.
+    rewrite it. Raises SourceError as `refuse_changed` does, and if the role may not read the table.
     """
     try:
         if not rows(connection, _COLUMNS, (table.schema, table.table)):
@@ -48,13 +49,7 @@ def read_columns(connection: psycopg2.extensions.connection, table: TableName) -
         with connection.cursor() as cursor:
             for pages in plan_ranges(connection, table, sys.maxsize):
                 cursor.execute(_ACCESS_SHARE.format(sql.Identifier(pages.schema, pages.relation)))
-        quoted = _quoted(connection, table)
-        if rows(connection, _CHANGED_SINCE, (table.schema, table.table, quoted))[0][0]:
-            raise SourceError(
-                f"{table} was rewritten, truncated or parted otherwise while it was to be read",
-                expected="a table that keeps its shape meanwhile",
-                remedy="run the same command again",
-            )
+        refuse_changed(connection, table)
         types = read_types(connection)
         found = rows(connection, _COLUMNS, (table.schema, table.table))
     except psycopg2.errors.InsufficientPrivilege as error:
@@ -66,5 +61,20 @@ def read_columns(connection: psycopg2.extensions.connection, table: TableName) -
     return tuple(Column(name=row[0], type=canonical_type(types, row[1], row[2]), number=row[3]) for row in found)
 
 
-def _quoted(connection: psycopg2.extensions.connection, table: TableName) -> str:
-    return str(rows(connection, "SELECT format('%%I.%%I', %s, %s)", (table.schema, table.table))[0][0])
+def refuse_changed(connection: psycopg2.extensions.connection, table: TableName) -> None:
+    """Raises SourceError if the table's rows as of the connection's snapshot are gone, or its name is another table's.
+
+    They are gone once it was rewritten or truncated, or got other partitions.
+    """
+    if rows(connection, _CHANGED_SINCE, (table.schema, table.table, oid_now(connection, table)))[0][0]:
+        raise SourceError(
+            f"{table} was rewritten, truncated or parted otherwise while it was to be read, or has another name",
+            expected="a table that keeps its shape and name meanwhile",
+            remedy="run the same command again",
+        )
+
+
+def oid_now(connection: psycopg2.extensions.connection, table: TableName) -> int | None:
+    """Returns the oid of the table that has this name now, whatever the connection's snapshot shows."""
+    found: int | None = rows(connection, _NAMED_NOW, (table.schema, table.table))[0][0]
+    return found

@@ -10,7 +10,7 @@ from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
-from cdc_pipeline.sources.postgres.columns import read_columns
+from cdc_pipeline.sources.postgres.columns import oid_now, read_columns, refuse_changed
 from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
 from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
@@ -50,6 +50,8 @@ class PostgresCopy:
     def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
         """Reads each partition by its own name: no right to read the partitioned table and no policy of it counts."""
         ranges = plan_ranges(self.connection, table, sys.maxsize) if part is None else [PageRange(**part)]
+        if part is None:
+            refuse_changed(self.connection, table)
         for pages in ranges:
             query = range_query(self.connection, pages, schema)
             yield from copy_record_batches(self.connection, query, schema, on_step=self.on_step)
@@ -85,13 +87,15 @@ def _as_of(shape: SourceShape, now: SourceShape) -> tuple[ShapeColumn, ...]:
 
 
 def refuse_rewritten(connection: psycopg2.extensions.connection, table: FoundTable, parts: int) -> None:
-    """Raises SnapshotError if the table was rewritten, or a column got another name, after its description was read.
+    """Raises SnapshotError if the table was rewritten, or it or a column got another name, after it was described.
 
     An older snapshot sees a table that ALTER TABLE rewrote as empty.
     """
     before = SourceShape.from_json(table.description[-1])
     now = read_shapes(connection, [before.oid]).get(before.oid)
     reason = "it was dropped" if now is None else why_copy_differs(before, now, parts)
+    if reason is None and oid_now(connection, table.name) != before.oid:
+        reason = "it has another name now"
     if reason is not None:
         raise SnapshotError(
             f"{table.name} changed while it was exported: {reason}",

@@ -7,10 +7,15 @@ import psycopg2.errors
 import psycopg2.extensions
 import pytest
 
-from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import TableName
+from cdc_pipeline.errors import SnapshotError, SourceError
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.sources.known import FoundTable
+from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.columns import read_columns
 from cdc_pipeline.sources.postgres.position import hold_position, snapshot_connection
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.shape_reading import read_shapes
+from cdc_pipeline.sources.postgres.table_copy import PostgresCopy, refuse_rewritten
 from cdc_pipeline.steps import no_step
 from tests.support.streams import database_of, run_sql
 
@@ -29,6 +34,8 @@ CHANGES = {
     "a partition detached": ("parted", "ALTER TABLE parted DETACH PARTITION part_1"),
     "a partition attached": ("parted", "CREATE TABLE part_2 PARTITION OF parted FOR VALUES FROM (10) TO (20)"),
     "a partition dropped": ("parted", "DROP TABLE part_1"),
+    "replaced": ("plain", "ALTER TABLE plain RENAME TO other; CREATE TABLE plain (LIKE other)"),
+    "partitioned and replaced": ("parted", "ALTER TABLE parted RENAME TO other; CREATE TABLE parted (LIKE other)"),
 }
 
 
@@ -62,6 +69,34 @@ def test_a_table_whose_rows_are_not_what_they_were_is_not_read(database: str, ki
     table, change = CHANGES[kind]
     with held(database, change) as connection, pytest.raises(SourceError, match="while it was to be read"):
         read_columns(connection, named(database, table))
+
+
+def test_rows_of_another_table_that_got_the_name_after_the_check_are_not_copied(database: str) -> None:
+    """The partitions are locked from the check on, and their root is not."""
+    run_sql(database, *CREATE)
+    name = named(database, "parted")
+    with held(database) as connection:
+        schema = TableSchema(columns=read_columns(connection, name), key=("id",))
+        run_sql(database, CHANGES["partitioned and replaced"][1])
+        copy = PostgresCopy(connection=connection, on_step=no_step)
+        with pytest.raises(SourceError, match="while it was to be read"):
+            list(copy.rows(name, schema))
+
+
+@pytest.mark.parametrize("table", ["plain", "parted"])
+def test_a_snapshot_fails_if_another_table_got_the_name_before_its_end(database: str, table: str) -> None:
+    run_sql(database, *CREATE)
+    name = named(database, table)
+    with session(database) as connection:
+        ((oid,),) = rows(connection, "SELECT %s::regclass::oid", (table,))
+        document = read_shapes(connection, [oid])[oid].to_json()
+        schema = TableSchema(columns=(), key=("id",))
+        found = FoundTable(name=name, source_id=oid, key=("id",), schema=schema, description=(document,))
+        refuse_rewritten(connection, found, 1)
+        connection.rollback()
+        run_sql(database, f"ALTER TABLE {table} RENAME TO other", f"CREATE TABLE {table} (LIKE other)")
+        with pytest.raises(SnapshotError, match="changed while it was exported: it has another name now"):
+            refuse_rewritten(connection, found, 1)
 
 
 def test_a_partitioned_table_that_stays_as_it_is_can_be_read(database: str) -> None:
