@@ -185,7 +185,8 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
 
     The lake position stays halted when the table was halted behind the cutoff: a rebuild calls this also for snapshots
     that are older than what halted the table. A repair that was killed ends, because what it would still register is
-    older than the cutoff; unless a boundary behind the cutoff was requested, which may be that of the repair.
+    older than the cutoff; unless a boundary behind the cutoff was requested, which may be that of the repair. Nothing
+    shows who asked for it, so one that a change of columns asked for also leaves the mark.
     """
     drop_events_before(connection, snapshot)
     of_table = _SLICE.c.table_id == snapshot.table_id
