@@ -7,8 +7,10 @@ with the table.
 """
 
 import json
+import os
 import secrets
 import socket
+import struct
 from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ _BLOCK_ROWS = 50_000
 _END = b""
 _REFUSED = b"!"
 _ONLY = "SELECT "
+ACCEPT_PAUSE = 0.2
+"""Seconds after a failure to accept a reader, such as that of too many open files."""
 
 
 @contextmanager
@@ -77,12 +81,16 @@ def _text(connection: "Session[Any]", query: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotServer:
-    """Runs the queries of readers on the connection of the snapshot, one at a time. `key`: readers prove to have it."""
+    """Runs the queries of readers on the connection of the snapshot, one at a time.
+
+    `key`: readers prove to have it. `key_seconds`: one that says nothing for so long is disconnected.
+    """
 
     connection: "Session[Any]"
     address: MysqlAddress
     listener: Listener
     key: bytes
+    key_seconds: float = 10
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -105,6 +113,7 @@ class SnapshotServer:
             try:
                 reader = self.listener.accept()
             except OSError:
+                stop.wait(ACCEPT_PAUSE)
                 continue
             Thread(target=self._serve, args=(reader, lock, stop), name="snapshot-reader", daemon=True).start()
 
@@ -114,6 +123,7 @@ class SnapshotServer:
         A reader whose end is neither has to begin again: the source has lost the snapshot.
         """
         with reader, suppress(AuthenticationError, OSError, EOFError):
+            _limit_silence(reader, self.key_seconds)
             deliver_challenge(reader, self.key)
             answer_challenge(reader, self.key)
             query = reader.recv_bytes().decode()
@@ -142,6 +152,13 @@ class SnapshotServer:
                 with session(self.address) as other:
                     rows(other, f"KILL QUERY {number}")
                 raise
+
+
+def _limit_silence(reader: "Connection[Any, Any]", seconds: float) -> None:
+    """Lets a wait for what the reader sends end with OSError. `Connection` has no time limit of its own."""
+    limit = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
+    with socket.socket(fileno=os.dup(reader.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def _blocks(cursor: SSCursor) -> Generator[bytes, None, None]:

@@ -1,30 +1,45 @@
 """The process that holds a snapshot answers its readers, whoever else connects, and says when the snapshot is lost."""
 
+import errno
 import json
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Listener
+from typing import Never
 
 import pymysql
 import pytest
 
 from cdc_pipeline.errors import SnapshotError, SourceError
-from cdc_pipeline.sources.mysql.held_snapshot import SnapshotServer, query_snapshot
+from cdc_pipeline.sources.mysql.held_snapshot import ACCEPT_PAUSE, SnapshotServer, query_snapshot
 from cdc_pipeline.sources.mysql.session import MysqlAddress
+from tests.support.eventually import eventually
+
+
+class FailingListener(Listener):
+    """Counts how often a connection was asked for, and has none."""
+
+    accepts = 0
+
+    def accept(self) -> Never:
+        self.accepts += 1
+        raise OSError(errno.EMFILE, "too many open files")
+
 
 NOWHERE = MysqlAddress(host="127.0.0.1", port=9, user="nobody", password="")
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def served(key_seconds: float = 10) -> Iterator[str]:
     """Where a snapshot is served whose connection to the source is lost."""
     key = secrets.token_bytes(32)
     with Listener(("127.0.0.1", 0), backlog=64) as listener:
         host, port = listener.address
         lost = pymysql.connect(defer_connect=True)
-        with SnapshotServer(lost, NOWHERE, listener, key).running():
+        with SnapshotServer(lost, NOWHERE, listener, key, key_seconds).running():
             yield json.dumps({"host": host, "port": port, "key": key.hex()})
 
 
@@ -39,6 +54,24 @@ def test_a_client_that_says_nothing_keeps_no_reader_and_no_end_of_the_snapshot_w
         with pytest.raises(SourceError, match="expected a SELECT"):
             asked(exported, "DELETE FROM orders")
     silent.close()
+
+
+def test_a_client_that_says_nothing_is_disconnected() -> None:
+    with served(key_seconds=0.1) as exported:
+        place = json.loads(exported)
+        with socket.create_connection((place["host"], place["port"]), timeout=20) as silent:
+            while silent.recv(1024):
+                pass
+
+
+def test_a_failure_to_accept_a_reader_is_followed_by_a_pause() -> None:
+    """Such as that of too many open files, which goes on until others close theirs."""
+    began = time.monotonic()
+    with FailingListener(("127.0.0.1", 0)) as listener:
+        lost = pymysql.connect(defer_connect=True)
+        with SnapshotServer(lost, NOWHERE, listener, b"key").running():
+            assert eventually(lambda: listener.accepts >= 3)
+    assert time.monotonic() - began >= 2 * ACCEPT_PAUSE
 
 
 def test_a_reader_without_the_key_gets_nothing() -> None:
