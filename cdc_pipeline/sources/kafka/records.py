@@ -29,8 +29,10 @@ from cdc_pipeline.sources.kafka.topics import partition_name, read_ends
 
 _MOST_AT_ONCE = 5_000
 _MOST_WAITING_BYTES = 64 << 20
-"""What may wait of all partitions. Above its share, a partition is paused until its records were taken."""
-_FEWEST_SHARES, _LEAST_SHARE = 4, 1 << 20
+"""What may wait of up to 64 partitions. Above its share, a partition is paused until its records were taken."""
+_FEWEST_SHARES = 4
+_LEAST_SHARE = 1 << 20
+"""The share of each of more partitions: then more waits in all."""
 _MICROSECONDS = 1_000
 _HAS_TIME = (TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME)
 _GONE = {
