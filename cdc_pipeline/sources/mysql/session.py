@@ -33,6 +33,7 @@ FORMATS = (
 the last one."""
 _WITHOUT_CONVERSION = {key: value for key, value in conversions.items() if not isinstance(key, int)}
 _NOT_SENT, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
+_NO_TABLE = 1146
 _GONE = re.compile(r"purged|could not find|is not in the \w+'s binlog|missing the GTID|more GTIDs than", re.IGNORECASE)
 """What servers say, under the number of each refusal to send the log, if the log no longer has the place."""
 _BROKEN = frozenset(
@@ -43,6 +44,7 @@ _REMEDIES = {
     _ACCESS_DENIED: "correct user and password in source.url, or in the file that source.password_file names",
     _TOO_MANY: "raise max_connections on the server, or end other sessions",
     _NO_DATABASE: "create it on the server, or correct the tables of pipeline.yml",
+    _NO_TABLE: "run the same command again: the table was dropped a moment ago",
     2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
     **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator run what cdc setup-source --print-sql prints"),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
 from tests.support.eventually import eventually
 from tests.support.mariadb import connected, fresh_mysql_database, numbers, run_mysql, started_mariadb
@@ -58,3 +59,16 @@ def test_the_row_of_another_pipeline_that_begins_while_one_leaves_stays(shop: My
             other.commit()
             assert leaving.result() == ()
         assert shop.run("SELECT pipeline FROM cdc_marker") == [("another",)]
+
+
+def test_a_set_up_whose_table_another_pipeline_drops_as_it_leaves_can_be_run_again(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        (table,) = pipeline.table_names()
+        shop.run("DELETE FROM cdc_marker")
+        begun = pipeline.source.survey(pipeline.registered_stream())
+        assert pipeline.source.leave([table], whole=True) == ()
+        with pytest.raises(SourceError, match="run the same command again"):
+            begun.set_up()
+        pipeline.source.survey(pipeline.registered_stream()).set_up().check_ready()
