@@ -155,7 +155,7 @@ def _refuse_other_texts(engine: Engine) -> None:
             raise RegistryError(
                 f"a text that the metadata store cannot hold: {error}",
                 expected="UTF-8 without NUL",
-                remedy="correct the text; nothing was written",
+                remedy="correct the text; nothing of its transaction was written",
             )
 
 
@@ -211,7 +211,7 @@ def translated_errors() -> Iterator[None]:
     except (IntegrityError, DataError) as error:
         raise RegistryError(
             f"the metadata store refused a row: {_words(error)}",
-            remedy="nothing was written; look at the row that the message names",
+            remedy="nothing of its transaction was written; look at the row that the message names",
         ) from error
     except DBAPIError as error:
         words, sqlstate = _words(error), _sqlstate(error.orig)
@@ -241,7 +241,7 @@ def _away(words: str, sqlstate: str | None) -> StoreAway:
         return StoreAway(
             f"the metadata store ended a transaction that waited for another one, which waited for it: {words}",
             expected="transactions that wait for each other in one order",
-            remedy="nothing was written, and the same call is safe to repeat",
+            remedy="nothing of this transaction was written, and the same call is safe to repeat",
         )
     remedy = remedy_for(words, None, setting=_SETTING)
     if sqlstate == _IDLE_FOR_TOO_LONG or _CLOSED in words:

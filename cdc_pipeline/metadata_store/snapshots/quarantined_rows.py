@@ -91,6 +91,9 @@ def drop_events_before(connection: Connection, snapshot: Snapshot) -> None:
 
 
 def _check_active(connection: Connection, snapshot: Snapshot) -> None:
+    # the table first, as whoever marks it as stale does: another order could cause a deadlock
+    of_table = select(models.source_table.c.table_id).where(models.source_table.c.table_id == snapshot.table_id)
+    connection.execute(of_table.with_for_update(read=True, key_share=True))
     of_snapshot = models.snapshot.c.snapshot_id == snapshot.snapshot_id
     state = connection.scalar(select(models.snapshot.c.state).where(of_snapshot).with_for_update(key_share=True))
     if state in FINISHED_SNAPSHOTS:

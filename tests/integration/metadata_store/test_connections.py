@@ -8,10 +8,11 @@ from threading import Barrier
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from cdc_pipeline.errors import SnapshotError, StoreAway
+from cdc_pipeline.errors import SnapshotError, StaleEpoch, StoreAway
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_stale
 from cdc_pipeline.metadata_store.operations.rebuild import Rebuild
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.states import SnapshotState
 from tests.support.command_line import query
 from tests.support.eventually import eventually
@@ -148,6 +149,19 @@ def test_a_table_becomes_stale_while_its_snapshot_fails(database: str) -> None:
             mark_stale(connection, [shop.orders.table_id], "a gap")
         with pytest.raises(SnapshotError, match="is abandoned and cannot become failed"):
             failing.result()
+
+
+def test_a_table_becomes_stale_while_a_row_of_its_snapshot_is_quarantined(database: str) -> None:
+    row = QuarantinedRow(column="note", reason="too long", payload={"order_id": "1"})
+    with opened_shop(database) as shop, ThreadPoolExecutor(1) as pool:
+        snapshot = shop.store.snapshots.create_snapshot(shop.new_snapshot(2))
+        with shop.engine.begin() as connection:
+            connection.exec_driver_sql("SELECT FROM cdc.source_table FOR UPDATE")
+            adding = pool.submit(shop.store.quarantined_rows.add, snapshot, 0, [row])
+            assert eventually(lambda: query(database, IS_WAITING) == [(1,)])
+            mark_stale(connection, [shop.orders.table_id], "a gap")
+        with pytest.raises(StaleEpoch, match="the snapshot first is abandoned"):
+            adding.result()
 
 
 def test_a_deadlock_fails_one_of_two_and_is_worth_another_try(database: str) -> None:
