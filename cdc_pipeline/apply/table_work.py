@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Event
 
 import structlog
 
@@ -18,6 +19,8 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep
 
 log = structlog.get_logger()
+
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +58,19 @@ class TableWork:
                 )
 
     @contextmanager
-    def leased_when_free(
-        self, table_id: int, when_busy: Callable[[LeaseBusy], None]
-    ) -> Iterator[tuple[Lease, LeaseKeeper]]:
-        """Like `leased`, but tries again while the lease is busy. `when_busy` waits a moment, or raises to give up."""
+    def leased_when_free(self, table_id: int, deadline: float) -> Iterator[tuple[Lease, LeaseKeeper]]:
+        """Like `leased`, but tries again while the lease is busy, until the monotonic time is `deadline`."""
         with ExitStack() as holding:
             held = None
             while held is None:
                 try:
                     held = holding.enter_context(self.leased(table_id))
                 except LeaseBusy as busy:
-                    when_busy(busy)
+                    if time.monotonic() > deadline:
+                        raise LeaseBusy(
+                            busy.found,
+                            expected="nobody at work on the table",
+                            remedy="look at cdc status, then try again when that work has ended",
+                        ) from busy
+                    Event().wait(_POLL_SECONDS)
             yield held

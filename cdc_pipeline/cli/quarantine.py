@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,7 +103,7 @@ def replay(
     """Decode events again with the current columns of their tables.
 
     Events that fit now are registered as a slice, which the next apply takes. Exit code 3 when an event was not
-    replayed: it still does not fit, or it was dropped.
+    replayed: it still does not fit, it was dropped, or its table is busy or gone.
     """
     from cdc_pipeline.metadata_store.states import QuarantineState
 
@@ -110,13 +111,10 @@ def replay(
         raise UsageError("there are no ids and no --all, or both", expected="either ids or --all")
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="quarantine replay") as pipeline:
-        quarantine = pipeline.store.quarantine
-        replayed = [
-            outcome
-            for entries in (quarantine.waiting() if everything else [quarantine.chosen(quarantine_ids or ())])
-            for outcome in pipeline.replay().run(entries)
-        ]
-        names = _table_names(pipeline)  # now: a table of the last events may be new
+        quarantine, names = pipeline.store.quarantine, _table_names(pipeline)
+        chosen = chain.from_iterable(quarantine.waiting()) if everything else quarantine.chosen(quarantine_ids or ())
+        replayed = pipeline.replay().run(chosen)
+        names |= _table_names(pipeline)  # a table may be new, or removed meanwhile
         outcomes = [_outcome(outcome, names) for outcome in replayed]
     context.show(outcomes)
     raise typer.Exit(0 if all(row["state"] == QuarantineState.REPLAYED for row in outcomes) else STILL_QUARANTINED)

@@ -81,7 +81,7 @@ class CutChain:
                 )
         return self.store.registration.register(cut, assignment)
 
-    def register_late(self, late: LateSlice, schemas: Mapping[str, TableSchema], *, lease: Lease | None = None) -> int:
+    def register_late(self, late: LateSlice, schema: TableSchema, lease: Lease) -> int:
         """Puts the file of a late slice and registers the slice; returns its number. Idempotent by the slice's id.
 
         The lease and the events are checked after the end of the chain was read. If another process puts a cut file
@@ -90,10 +90,10 @@ class CutChain:
         Raises RegistryError while the stream has no boundary, and for an event that is replayed or dropped by now;
         StaleEpoch when another process has the lease.
         """
-        new = cut_file(self._stream(), self._identities(), schemas, late)
+        new = cut_file(self._stream(), self._identities(), {late.slice.schema_id: schema}, late)
         while True:
             chain_position = self.store.streams.chain_position(self.name)
-            known = self.store.quarantine.number_or_open(late, lease=lease)
+            known = self.store.quarantine.number_or_open(late, lease)
             if known is not None:
                 return known
             self._refuse_forgotten(chain_position)
@@ -101,7 +101,7 @@ class CutChain:
                 raise no_boundary(self.name)
             found = self._decide(chain_position, new)
             if found is None:
-                return self.store.quarantine.replay(late, chain_position, lease=lease)
+                return self.store.quarantine.replay(late, chain_position, lease)
             self.adopt(found, chain_position)
 
     def catch_up(self) -> int:
@@ -220,7 +220,7 @@ class CutChain:
             at = position_of(chain_position)
             schema = found.schemas[content.slice.schema_id]
             self.store.tables.record_schema(row.table_id, schema, first_offset=at, is_newest=row.schema_id is None)
-            self.store.quarantine.replay(content, chain_position)
+            self.store.quarantine.replay(content, chain_position, None)
             return chain_position_after(chain_position, found.content)
         for identity, row in zip(found.tables, rows, strict=True):
             if identity.horizon > row.horizon:

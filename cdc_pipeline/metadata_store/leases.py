@@ -6,14 +6,15 @@ from typing import NoReturn
 
 from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, func, select, text, update
 
-from cdc_pipeline.errors import LeaseBusy, StaleEpoch
+from cdc_pipeline.errors import LeaseBusy, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 
 _LEASE = models.lease
 _ACQUIRE = text("""
     INSERT INTO cdc.lease AS held (table_id, owner, epoch, expires_at, acquired_at, renewed_at)
-    SELECT :table_id, :owner, 1, now.time + :duration, now.time, now.time FROM clock_timestamp() AS now (time)
+    SELECT source.table_id, :owner, 1, now.time + :duration, now.time, now.time
+    FROM cdc.source_table AS source, clock_timestamp() AS now (time) WHERE source.table_id = :table_id
     ON CONFLICT (table_id) DO UPDATE
     SET owner = excluded.owner,
         epoch = held.epoch + 1,
@@ -42,14 +43,23 @@ class Leases:
     database: Database
 
     def acquire(self, table_id: int, *, owner: str, duration: timedelta) -> Lease:
-        """Raises LeaseBusy, without waiting, while anybody has the lease: also the same owner in another process."""
+        """Raises LeaseBusy, without waiting, while anybody has the lease: also the same owner in another process.
+
+        Raises UsageError for a table that was removed.
+        """
         parameters = {"table_id": table_id, "owner": owner, "duration": duration}
         with self.database.transaction("lease.acquire") as connection:
             row = connection.execute(_ACQUIRE, parameters).one_or_none()
             holder = None if row is not None else _current(connection, table_id)
         if row is not None:
             return as_record(Lease, row)
-        words = "somebody" if holder is None else f"{holder.owner} until {holder.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+        if holder is None:
+            raise UsageError(
+                f"the table number {table_id} is no longer in the metadata store",
+                expected="a registered table",
+                remedy="another process removed it: if pipeline.yml lists it, run cdc setup-source",
+            )
+        words = f"{holder.owner} until {holder.expires_at:%Y-%m-%dT%H:%M:%SZ}"
         raise LeaseBusy(f"the lease of table {table_id} is held by {words}", remedy="leave: the holder does the work")
 
     def renew(self, lease: Lease, *, duration: timedelta) -> Lease:

@@ -1,4 +1,4 @@
-"""Writes and registers a late slice: rows outside the cuts, numbered after all registered slices."""
+"""Writes a late slice: rows outside the cuts, numbered after all registered slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.consume.cut_chain import CutChain
-from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.cut import LateSlice, Slice
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
 from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable
@@ -21,7 +20,7 @@ from cdc_pipeline.time_slice import Label, SliceFileName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateSlices:
-    """Writes and registers late slices."""
+    """Writes late slices, which `chain` decides and registers."""
 
     store: MetadataStore
     objects: ObjectStore
@@ -37,7 +36,7 @@ class LateSlices:
         schema: TableSchema,
         quarantine_ids: Sequence[int] = (),
     ) -> LateSlice:
-        """Puts the file of a late slice, which nobody registers before it is decided.
+        """Puts the file of a late slice, which nobody registers before `CutChain.register_late` decides it.
 
         `quarantine_ids`: the events that it replays. `folder`: part of the file's key, because two late slices of a
         keyless table may have the same content. Raises RegistryError while the stream has no boundary, and for an event
@@ -62,13 +61,6 @@ class LateSlices:
             late=True,
         )
         return self.store.quarantine.late_slice(new, quarantine_ids)
-
-    def decide(self, late: LateSlice, schema: TableSchema, lease: Lease) -> int:
-        """Decides and registers the late slice, and returns its number; durable on return.
-
-        If this fails, another process may register it. Raises StaleEpoch when another process has the `lease`.
-        """
-        return self.chain.register_late(late, {late.slice.schema_id: schema}, lease=lease)
 
 
 def _file_name(boundary: Boundary, sha256: str) -> SliceFileName:

@@ -83,7 +83,7 @@ class Repair:
         deadline = time.monotonic() + timeout.total_seconds()
         table_id = self.work.store.tables.table(table).table_id
         with (
-            self.work.leased_when_free(table_id, lambda _: _pause(deadline)) as (lease, keeper),
+            self.work.leased_when_free(table_id, deadline) as (lease, keeper),
             self.cuts.held(deadline, purpose="repair") as (held, boundary),
         ):
             version = self._version_at(table, boundary, lease, keeper)
@@ -140,7 +140,8 @@ class Repair:
         written = found[OPERATION].to_pylist().count("i")
         if late is None:
             self.work.store.tables.end_repair(lease)
-        number = None if late is None else self.late_slices.decide(late, lake_table.schema, lease)
+        chain = self.late_slices.chain
+        number = None if late is None else chain.register_late(late, lake_table.schema, lease)
         return Repaired(
             table=table,
             position=held.shown,
@@ -202,7 +203,7 @@ def _pause(deadline: float) -> None:
     if time.monotonic() > deadline:
         raise CdcError(
             "the table could not be repaired in the time given",
-            expected="its lease, and a cut of its stream",
+            expected="its late slice in the lake",
             remedy="look at cdc status, then try again",
         )
     Event().wait(_POLL_SECONDS)

@@ -5,20 +5,19 @@ while a late slice of it is decided.
 """
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
-from threading import Event
 
 import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.consume.event_filter import without_columns
-from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.errors import LeaseBusy, UsageError
 from cdc_pipeline.metadata_store.database import batches
-from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.quarantine import MOST_REPLAYED, QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -32,8 +31,6 @@ from cdc_pipeline.sources.quarantined import DecodedEvents
 from cdc_pipeline.types import changed_types, resolve, wider, widest
 
 log = structlog.get_logger()
-
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ class Replayed:
 class Replay:
     """Replays and drops quarantined events. `listed`: the tables of pipeline.yml.
 
-    `timeout`: how long it waits for a lease that another process has. Raises LeaseBusy afterwards.
+    `timeout`: how long a call waits in all for leases that other processes have.
     """
 
     listed: frozenset[TableName]
@@ -63,56 +60,64 @@ class Replay:
     def store(self) -> MetadataStore:
         return self.work.store
 
-    def run(self, entries: Sequence[QuarantineEntry]) -> tuple[Replayed, ...]:
+    def run(self, entries: Iterable[QuarantineEntry]) -> tuple[Replayed, ...]:
         """Decodes events again; returns the results in the order of the events' ids.
 
         On return, the events that fit are in registered late slices, which the next run applies. The others stay
-        quarantined.
+        quarantined, and so do those of tables whose lease does not become free in time.
         """
-        waiting = sorted(
-            (entry for entry in entries if entry.state is QuarantineState.WAITING),
-            key=lambda entry: (entry.table_id, entry.stream_partition, entry.quarantine_id),
-        )
-        outcomes = [
-            Replayed(kept=entry, state=entry.state, slice_number=entry.slice_number, why=entry.decision or "")
-            for entry in entries
-            if entry.state is not QuarantineState.WAITING
-        ]
-        for (table_id, stream_partition), group in groupby(
-            waiting, key=lambda entry: (entry.table_id, entry.stream_partition)
-        ):
+        deadline = self._deadline()
+        given = sorted(entries, key=lambda entry: (*_group(entry), entry.quarantine_id))
+        outcomes = [_decided(entry) for entry in given if entry.state is not QuarantineState.WAITING]
+        waiting = (entry for entry in given if entry.state is QuarantineState.WAITING)
+        for (table_id, _), group in groupby(waiting, key=_group):
             for part in batches(group, MOST_REPLAYED):
-                table = self.store.tables.table_by_id(table_id)
-                outcomes += self._replay_group(table, stream_partition, part)
+                outcomes += self._replay_when_free(table_id, part, deadline)
         return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
 
     def drop(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
-        """Drops these events for good, except those that a killed replay has decided to replay.
+        """Drops these events for good, table by table, except those that a killed replay has decided to replay.
 
-        Raises UsageError for an id that no event has, RegistryError for a replayed event.
+        Idempotent. Raises UsageError for an id that no event has; RegistryError for a replayed event and LeaseBusy for
+        a table that does not become free in time, when events of other tables may be dropped.
         """
-        tables = {entry.table_id for entry in self.store.quarantine.chosen(quarantine_ids)}
-        with ExitStack() as held:
-            leases = [held.enter_context(self._leased(table_id))[0] for table_id in sorted(tables)]
-            self.late_slices.chain.catch_up()
-            return self.store.quarantine.drop(quarantine_ids, reason, leases=leases)
+        deadline, ids = self._deadline(), defaultdict[int, list[int]](list)
+        for entry in self.store.quarantine.chosen(quarantine_ids):
+            ids[entry.table_id].append(entry.quarantine_id)
+        for table_id, of_table in sorted(ids.items()):
+            with self.work.leased_when_free(table_id, deadline) as (lease, _):
+                self.late_slices.chain.catch_up()
+                self.store.quarantine.drop(lease, of_table, reason)
+        return self.store.quarantine.chosen(quarantine_ids)
 
     def drop_waiting_of(self, table: TableName, reason: str) -> int:
         """Likewise drops all events of the table that wait; returns their number."""
-        with self._leased(self.store.tables.table(table).table_id) as (lease, _):
+        table_id = self.store.tables.table(table).table_id
+        with self.work.leased_when_free(table_id, self._deadline()) as (lease, _):
             self.late_slices.chain.catch_up()
             return self.store.quarantine.drop_waiting_of(lease, reason)
 
-    def _leased(self, table_id: int) -> AbstractContextManager[tuple[Lease, LeaseKeeper]]:
-        deadline = time.monotonic() + self.timeout.total_seconds()
-        return self.work.leased_when_free(table_id, lambda busy: _pause(busy, deadline))
+    def _deadline(self) -> float:
+        return time.monotonic() + self.timeout.total_seconds()
 
-    def _replay_group(
-        self, table: SourceTable, stream_partition: int, entries: Sequence[QuarantineEntry]
-    ) -> list[Replayed]:
-        """Replays events of one table and stream partition: one late slice for all with the same columns."""
-        refused = self._not_ready(table, entries)
-        ready = [entry for entry in entries if entry.quarantine_id not in refused]
+    def _replay_when_free(self, table_id: int, entries: Sequence[QuarantineEntry], deadline: float) -> list[Replayed]:
+        with ExitStack() as held:
+            try:
+                lease, _ = held.enter_context(self.work.leased_when_free(table_id, deadline))
+            except (LeaseBusy, UsageError) as error:
+                return [_waits(entry, str(error)) for entry in entries]
+            return self._replay_group(lease, [entry.quarantine_id for entry in entries])
+
+    def _replay_group(self, lease: Lease, quarantine_ids: Sequence[int]) -> list[Replayed]:
+        """Replays events of one table and stream partition: one late slice for all with the same columns.
+
+        Reads them again under the lease: another process may have decided about them meanwhile.
+        """
+        table = self.store.tables.table_by_id(lease.table_id)
+        found = self.store.quarantine.entries(ids=quarantine_ids)
+        waiting = [entry for entry in found if entry.state is QuarantineState.WAITING]
+        refused = self._not_ready(table, waiting)
+        ready = [entry for entry in waiting if entry.quarantine_id not in refused]
         columns = self.store.tables.known_columns(table.table_id)
         in_lake = () if table.schema_id is None else columns
         numbers: dict[int, int] = {}
@@ -122,20 +127,24 @@ class Replay:
             if changed:
                 refused |= dict.fromkeys(decoded.fitting, changed)
             elif decoded.fitting:
-                folder = f"replay-{decoded.fitting[0]}"
-                with self._leased(table.table_id) as (lease, _):
-                    late = self.late_slices.write(
-                        table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting
-                    )
-                    number = self.late_slices.decide(late, decoded.schema, lease)
+                number = self._register(table, ready[0].stream_partition, decoded, lease)
                 numbers |= dict.fromkeys(decoded.fitting, number)
-                log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
         return [
-            Replayed(kept=entry, state=QuarantineState.WAITING, slice_number=None, why=refused[entry.quarantine_id])
-            if entry.quarantine_id in refused
-            else Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
-            for entry in entries
+            Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
+            if entry.quarantine_id in numbers
+            else _waits(entry, refused[entry.quarantine_id])
+            if entry.state is QuarantineState.WAITING
+            else _decided(entry)
+            for entry in found
         ]
+
+    def _register(self, table: SourceTable, stream_partition: int, decoded: DecodedEvents, lease: Lease) -> int:
+        """Registers a late slice of the events that fit; returns its number."""
+        folder = f"replay-{decoded.fitting[0]}"
+        late = self.late_slices.write(table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting)
+        number = self.late_slices.chain.register_late(late, decoded.schema, lease)
+        log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
+        return number
 
     def _decode(
         self, table: SourceTable, columns: tuple[Column, ...], entries: Sequence[QuarantineEntry]
@@ -165,14 +174,16 @@ class Replay:
         }
 
 
-def _pause(busy: LeaseBusy, deadline: float) -> None:
-    if time.monotonic() > deadline:
-        raise LeaseBusy(
-            busy.found,
-            expected="nobody at work on the table of the events",
-            remedy="look at cdc status, then try again when that work has ended",
-        )
-    Event().wait(_POLL_SECONDS)
+def _group(entry: QuarantineEntry) -> tuple[int, int]:
+    return entry.table_id, entry.stream_partition
+
+
+def _decided(entry: QuarantineEntry) -> Replayed:
+    return Replayed(kept=entry, state=entry.state, slice_number=entry.slice_number, why=entry.decision or "")
+
+
+def _waits(entry: QuarantineEntry, why: str) -> Replayed:
+    return Replayed(kept=entry, state=QuarantineState.WAITING, slice_number=None, why=why)
 
 
 def _changed_types(known: Sequence[Column], schema: TableSchema) -> str:

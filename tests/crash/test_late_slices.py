@@ -125,8 +125,7 @@ def lose_a_row(world: World, table: TableName) -> None:
     with world.process() as pipeline:
         consume(pipeline)
         apply_all(pipeline)
-        for entry in pipeline.store.quarantine.entries():
-            pipeline.store.quarantine.drop([entry.quarantine_id], "for a test")
+        pipeline.replay().drop([entry.quarantine_id for entry in pipeline.store.quarantine.entries()], "for a test")
 
 
 def with_mended_events(world: World) -> TableName:

@@ -155,7 +155,7 @@ def test_a_store_that_contradicts_the_lake_is_made_right_and_keeps_what_only_it_
     keep_aside(world, number=5001)
     with world.process() as pipeline:
         dropped, _ = pipeline.store.quarantine.entries()
-        pipeline.store.quarantine.drop([dropped.quarantine_id], "a test account")
+        pipeline.replay().drop([dropped.quarantine_id], "a test account")
         apply_all(pipeline)
     entries = "SELECT * FROM cdc.quarantine ORDER BY quarantine_id"
     before, kept = ledger(world), world.store_query(entries)

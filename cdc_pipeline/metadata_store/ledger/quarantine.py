@@ -129,26 +129,26 @@ class Quarantine:
         events = tuple((entry.snapshot_id, entry.place) for entry in entries)
         return LateSlice(slice=new, slice_id=slice_id, events=events)
 
-    def number_or_open(self, late: LateSlice, *, lease: Lease | None = None) -> int | None:
+    def number_or_open(self, late: LateSlice, lease: Lease) -> int | None:
         """Returns the number of a late slice; None when it is not registered, and its events wait.
 
         Raises RegistryError for an event that is already replayed or dropped; StaleEpoch when another owner has the
-        given `lease`.
+        `lease`.
         """
         with self.database.transaction("quarantine.read") as connection:
             known = _number_of(connection, late.slice_id, late.slice.table_id)
             if known is not None:
                 return known
-            if lease is not None:
-                hold_lease(connection, lease)
+            hold_lease(connection, lease)
             named = select(*_IDENTITY).where(_named(late.slice.table_id, late.events))
             _check_waiting(connection.execute(named.order_by(_EVENT.c.quarantine_id)).all())
         return None
 
-    def replay(self, late: LateSlice, chain_position: str, *, lease: Lease | None = None) -> int:
+    def replay(self, late: LateSlice, chain_position: str, lease: Lease | None) -> int:
         """Registers a late slice and marks its events as replayed, in one transaction. Returns its number. Idempotent.
 
         The cut file at `chain_position` has already decided the late slice, so the state of its events does not matter.
+        `lease` None: the late slice was read from a cut file.
         Raises RegistryError when the chain continues at another position, when an event is older than the table's
         tombstone horizon, or when the stream has no boundary; StaleEpoch when another owner has the given `lease`.
         """
@@ -169,17 +169,15 @@ class Quarantine:
             _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 
-    def drop(
-        self, quarantine_ids: Sequence[int], reason: str, *, leases: Sequence[Lease] = ()
-    ) -> tuple[QuarantineEntry, ...]:
-        """Marks events as dropped for good, in one transaction; they can still be read. Idempotent.
+    def drop(self, lease: Lease, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
+        """Marks events of the leased table as dropped for good, in one transaction; they can still be read. Idempotent.
 
-        Raises UsageError for an unknown id, RegistryError for a replayed event, StaleEpoch without one of the `leases`.
+        Raises UsageError for an unknown id, RegistryError for a replayed event, StaleEpoch when another owner has the
+        `lease`.
         """
         self.chosen(quarantine_ids)
         with self.database.transaction("quarantine.drop") as connection:
-            for lease in leases:
-                hold_lease(connection, lease)
+            hold_lease(connection, lease)
             entries = _locked_entries(connection, quarantine_ids)
             left = [entry for entry in entries if entry.state is not QuarantineState.DROPPED]
             _check_waiting(left)

@@ -13,7 +13,17 @@ from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.record import encode_position
-from tests.support.metadata_store import NAMESPACE, OWNER, PARTITIONS, SCHEMA, STREAM, Shop, new_table, opened_shop
+from tests.support.metadata_store import (
+    MINUTE,
+    NAMESPACE,
+    OWNER,
+    PARTITIONS,
+    SCHEMA,
+    STREAM,
+    Shop,
+    new_table,
+    opened_shop,
+)
 
 OTHER = "other"
 
@@ -78,7 +88,8 @@ def test_a_query_shows_nothing_of_another_pipeline(both: Neighbours, name: str) 
 def test_events_in_quarantine_are_listed_and_decided_by_their_own_pipeline(both: Neighbours) -> None:
     (entry,) = both.shop.store.quarantine.entries()
     assert both.store.quarantine.entries() == ()
-    for decide in (both.store.quarantine.entry, lambda number: both.store.quarantine.drop([number], "no")):
+    lease = both.store.leases.acquire(both.orders.table_id, owner="worker", duration=MINUTE)
+    for decide in (both.store.quarantine.entry, lambda number: both.store.quarantine.drop(lease, [number], "no")):
         with pytest.raises(UsageError, match="no event"):
             decide(entry.quarantine_id)
     assert both.shop.store.quarantine.entry(entry.quarantine_id).state == "waiting"

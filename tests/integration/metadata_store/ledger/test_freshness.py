@@ -193,7 +193,7 @@ def test_a_withheld_event_counts_until_its_late_slice_is_applied_or_it_is_droppe
     (entry,) = shop.store.quarantine.entries(state=QuarantineState.WAITING)
     kept = shop.store.quarantine
     new = replace(shop.slice(shop.orders.table_id, 1, 1, 0, "late"), late=True)
-    kept.replay(kept.late_slice(new, [entry.quarantine_id]), shop.store.streams.chain_position("shop"))
+    kept.replay(kept.late_slice(new, [entry.quarantine_id]), shop.store.streams.chain_position("shop"), None)
     (row,) = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
     assert (row["events_quarantined"], row["rows_withheld"]) == (0, 1)
     assert position(shop).position == encode_position(AT)
@@ -210,14 +210,15 @@ def test_a_table_whose_snapshot_lacks_a_row_equals_its_source_nowhere_until_the_
     shop.store.quarantined_rows.add(snapshot, 0, [row])
     assert position(shop).position == encode_position(AT), "the lake is still made of the first one"
     shop.store.snapshots.set_snapshot_state("second", SnapshotState.PUBLISHING)
-    shop.publish(shop.acquire(), AT + 1, snapshot_id="second")
+    lease = shop.acquire()
+    shop.publish(lease, AT + 1, snapshot_id="second")
     assert (position(shop).position, position(shop).as_of) == (None, None)
     assert position(shop).reason == "rows of it wait in quarantine"
     assert shop.store.snapshot_history.withheld("second") == 1
     (progress, _) = shop.store.inspection.run("snapshots", {"table": "shop.public.orders"})
     assert progress["rows_withheld"] == 1
     (entry,) = shop.store.quarantine.entries(state=QuarantineState.WAITING)
-    shop.store.quarantine.drop([entry.quarantine_id], "a test account")
+    shop.store.quarantine.drop(lease, [entry.quarantine_id], "a test account")
     assert position(shop).position == encode_position(AT + 1)
 
 

@@ -54,7 +54,7 @@ def late_slice(shop: Shop, salt: str = "late") -> Slice:
 
 def replay(shop: Shop, new: Slice, quarantine_ids: Sequence[int]) -> int:
     kept = shop.store.quarantine
-    return kept.replay(kept.late_slice(new, quarantine_ids), shop.store.streams.chain_position("shop"))
+    return kept.replay(kept.late_slice(new, quarantine_ids), shop.store.streams.chain_position("shop"), None)
 
 
 def test_an_event_is_kept_whole_and_once_however_often_its_cut_is_registered(shop: Shop) -> None:
@@ -115,13 +115,14 @@ def test_what_registers_a_late_slice_does_not_grow_with_its_events(shop: Shop) -
     shop.register(replace(shop.cut(0, 1, {}), quarantined=(misfit(shop, 1),) * MANY))
     events = tuple((entry.snapshot_id, entry.place) for entry in shop.store.quarantine.entries()[1:-1])
     late, lengths = LateSlice(slice=late_slice(shop), slice_id="late", events=events), statement_lengths(shop)
-    assert shop.store.quarantine.number_or_open(late) is None
-    assert shop.store.quarantine.replay(late, shop.store.streams.chain_position("shop")) == 1
+    lease = shop.acquire()
+    assert shop.store.quarantine.number_or_open(late, lease) is None
+    assert shop.store.quarantine.replay(late, shop.store.streams.chain_position("shop"), lease) == 1
     waiting = shop.store.quarantine.entries(state=QuarantineState.WAITING)
     assert [entry.quarantine_id for entry in waiting] == [1, MANY + 3]
     assert max(lengths) < MANY
     with pytest.raises(RegistryError, match="event 2 in quarantine is replayed"):
-        shop.store.quarantine.number_or_open(replace(late, slice_id="other"))
+        shop.store.quarantine.number_or_open(replace(late, slice_id="other"), lease)
 
 
 def statement_lengths(shop: Shop) -> list[int]:
@@ -152,7 +153,7 @@ def test_the_same_replay_again_gives_the_same_slice_and_another_is_refused(shop:
     with pytest.raises(RegistryError, match=f"event {kept.quarantine_id} in quarantine is replayed"):
         replay(shop, late_slice(shop, "other"), [kept.quarantine_id])
     with pytest.raises(RegistryError, match="is replayed"):
-        shop.store.quarantine.drop([kept.quarantine_id], "too late")
+        shop.store.quarantine.drop(shop.acquire(), [kept.quarantine_id], "too late")
 
 
 def test_a_cut_can_be_registered_again_beside_a_late_slice(shop: Shop) -> None:
@@ -236,9 +237,9 @@ def test_rows_of_a_snapshot_that_never_was_published_go_with_it(shop: Shop) -> N
 
 
 def test_a_drop_keeps_the_event_with_its_reason(shop: Shop) -> None:
-    kept = keep_event(shop, 1)
+    kept, lease = keep_event(shop, 1), shop.acquire()
     for _ in range(2):
-        (dropped,) = shop.store.quarantine.drop([kept.quarantine_id], "a test account")
+        (dropped,) = shop.store.quarantine.drop(lease, [kept.quarantine_id], "a test account")
         assert (dropped.state, dropped.decision, dropped.payload) == ("dropped", "a test account", AWKWARD)
     assert not shop.store.slices.awaits_late(shop.orders.table_id)
     with pytest.raises(RegistryError, match="is dropped"):
@@ -246,6 +247,7 @@ def test_a_drop_keeps_the_event_with_its_reason(shop: Shop) -> None:
 
 
 def test_an_event_that_is_not_there_is_named(shop: Shop) -> None:
-    for ask in (shop.store.quarantine.entry, lambda number: shop.store.quarantine.drop([number], "why")):
+    lease = shop.acquire()
+    for ask in (shop.store.quarantine.entry, lambda number: shop.store.quarantine.drop(lease, [number], "why")):
         with pytest.raises(UsageError, match="there is no event 7 in quarantine"):
             ask(7)
