@@ -5,7 +5,7 @@ position, the process registers that file first. So two consumers cannot fork a 
 older metadata store. A metadata store that was restored from a backup catches up from the files.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -81,11 +81,11 @@ class CutChain:
                 )
         return self.store.registration.register(cut, assignment)
 
-    def register_late(self, late: LateSlice, schema: TableSchema, lease: Lease) -> int:
+    def register_late(self, late: LateSlice, schema: TableSchema, lease: Lease, before_put: Callable[[], None]) -> int:
         """Puts the file of a late slice and registers the slice; returns its number. Idempotent by the slice's id.
 
-        The lease and the events are checked after the end of the chain was read. If another process puts a cut file
-        meanwhile, this position is taken, and lease and events are checked again.
+        The lease and the events are checked after the end of the chain was read, and `before_put` is called at last.
+        If another process puts a cut file meanwhile, this position is taken, and all of that is done again.
 
         Raises RegistryError while the stream has no boundary, and for an event that is replayed or dropped by now;
         StaleEpoch when another process has the lease.
@@ -99,6 +99,7 @@ class CutChain:
             self._refuse_forgotten(chain_position)
             if chain_position == BEGINNING:
                 raise no_boundary(self.name)
+            before_put()
             found = self._decide(chain_position, new)
             if found is None:
                 return self.store.quarantine.replay(late, chain_position, lease)

@@ -69,8 +69,8 @@ class Repair:
         The lease keeps other workers from applying slices after the position until the late slice is registered. Before
         the comparison, the table is marked as under repair: from then on, deletes leave tombstones. So a row that was
         deleted after the position stays deleted, because its tombstone has the newer version. The mark stays when the
-        repair is killed between putting the late slice's file and registering it, because another process may register
-        that slice later.
+        repair fails while it puts the cut file of the late slice or registers the slice, because another process may
+        register that slice later.
 
         Raises UsageError for a keyless table, SnapshotError while a snapshot of the table is being taken.
         """
@@ -88,7 +88,7 @@ class Repair:
         ):
             version = self._version_at(table, boundary, lease, keeper)
             self.work.store.tables.begin_repair(lease)
-            repaired = self._register(table, held, boundary, version, lease)
+            repaired = self._register(table, held, boundary, version, lease, keeper)
         while repaired.slice_number is not None:
             with suppress(LeaseBusy):
                 self.worker.slice_to_lake(table)
@@ -123,9 +123,21 @@ class Repair:
         return version
 
     def _register(
-        self, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease
+        self,
+        table: TableName,
+        held: HeldPosition,
+        boundary: Boundary,
+        version: int,
+        lease: Lease,
+        keeper: LeaseKeeper,
     ) -> Repaired:
-        late = None
+        may_be_decided, number = False, None
+
+        def before_put() -> None:
+            nonlocal may_be_decided
+            keeper.check()
+            may_be_decided = True
+
         try:
             lake_table = self.work.lake_table(table)
             found = self._found(lake_table, held, version)
@@ -133,15 +145,15 @@ class Repair:
             if found.num_rows:
                 row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
                 late = self.late_slices.write(row, _STREAM_PARTITION, folder, rows, lake_table.schema)
+                number = self.late_slices.chain.register_late(late, lake_table.schema, lease, before_put)
+            else:
+                self.work.store.tables.end_repair(lease)
         except BaseException:  # SystemExit, too, by which SIGTERM ends it
-            with suppress(CdcError):
-                self.work.store.tables.end_repair(lease)  # nothing is decided yet that somebody could register
+            if not may_be_decided:  # there is nothing that another process could register
+                with suppress(CdcError):
+                    self.work.store.tables.end_repair(lease)
             raise
         written = found[OPERATION].to_pylist().count("i")
-        if late is None:
-            self.work.store.tables.end_repair(lease)
-        chain = self.late_slices.chain
-        number = None if late is None else chain.register_late(late, lake_table.schema, lease)
         return Repaired(
             table=table,
             position=held.shown,

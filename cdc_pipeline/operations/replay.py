@@ -18,6 +18,7 @@ from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.consume.event_filter import without_columns
 from cdc_pipeline.errors import LeaseBusy, UsageError
 from cdc_pipeline.metadata_store.database import batches
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.quarantine import MOST_REPLAYED, QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -103,12 +104,12 @@ class Replay:
     def _replay_when_free(self, table_id: int, entries: Sequence[QuarantineEntry], deadline: float) -> list[Replayed]:
         with ExitStack() as held:
             try:
-                lease, _ = held.enter_context(self.work.leased_when_free(table_id, deadline))
+                lease, keeper = held.enter_context(self.work.leased_when_free(table_id, deadline))
             except (LeaseBusy, UsageError) as error:
                 return [_waits(entry, str(error)) for entry in entries]
-            return self._replay_group(lease, [entry.quarantine_id for entry in entries])
+            return self._replay_group(lease, keeper, [entry.quarantine_id for entry in entries])
 
-    def _replay_group(self, lease: Lease, quarantine_ids: Sequence[int]) -> list[Replayed]:
+    def _replay_group(self, lease: Lease, keeper: LeaseKeeper, quarantine_ids: Sequence[int]) -> list[Replayed]:
         """Replays events of one table and stream partition: one late slice for all with the same columns.
 
         Reads them again under the lease: another process may have decided about them meanwhile.
@@ -127,7 +128,7 @@ class Replay:
             if changed:
                 refused |= dict.fromkeys(decoded.fitting, changed)
             elif decoded.fitting:
-                number = self._register(table, ready[0].stream_partition, decoded, lease)
+                number = self._register(table, ready[0].stream_partition, decoded, lease, keeper)
                 numbers |= dict.fromkeys(decoded.fitting, number)
         return [
             Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
@@ -138,11 +139,13 @@ class Replay:
             for entry in found
         ]
 
-    def _register(self, table: SourceTable, stream_partition: int, decoded: DecodedEvents, lease: Lease) -> int:
+    def _register(
+        self, table: SourceTable, stream_partition: int, decoded: DecodedEvents, lease: Lease, keeper: LeaseKeeper
+    ) -> int:
         """Registers a late slice of the events that fit; returns its number."""
         folder = f"replay-{decoded.fitting[0]}"
         late = self.late_slices.write(table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting)
-        number = self.late_slices.chain.register_late(late, decoded.schema, lease)
+        number = self.late_slices.chain.register_late(late, decoded.schema, lease, keeper.check)
         log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
         return number
 

@@ -1,17 +1,20 @@
 """Two at once that decide late slices: repairs, and replays of quarantined events."""
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
 
-from cdc_pipeline.errors import CdcError, LeaseBusy, RegistryError, SnapshotError, SourceAway, StaleEpoch
+from cdc_pipeline.apply.table_work import TableWork
+from cdc_pipeline.errors import CdcError, LeaseBusy, RegistryError, SnapshotError, SourceAway, StaleEpoch, StoreAway
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import Moment
+from cdc_pipeline.wiring import Pipeline
 from tests.crash.invariants import lake_rows, source_rows
 from tests.crash.test_rivals import Meanwhile
 from tests.crash.world import World, apply_all, go_on, register_changes
@@ -38,6 +41,67 @@ def test_a_repair_that_was_taken_over_decides_nothing_any_more(world: World) -> 
     with world.process() as pipeline:
         table = pipeline.lake_table(things)
         assert lake_rows(pipeline, table) == source_rows(world, table)
+
+
+@dataclass(slots=True)
+class LeaseLost:
+    """Behind the step `name` no lease is renewed. Before the next look at the end of the chain, `rival` works."""
+
+    name: str
+    rival: Callable[[], object]
+    taken: set[str] = field(default_factory=set)
+
+    def __call__(self, name: str, moment: Moment) -> None:
+        self.taken.add(name)
+        if self.name not in self.taken:
+            return
+        if name == "lease.renew":
+            raise StoreAway("no answer", remedy="wait")
+        if name == "chain_base.list" and moment is Moment.BEFORE and "rival" not in self.taken:
+            self.taken.add("rival")
+            self.rival()
+
+
+def shortly_leased(pipeline: Pipeline) -> TableWork:
+    return replace(pipeline.table_work, lease_length=timedelta(seconds=1))
+
+
+def test_a_repair_whose_lease_expired_before_the_put_decides_nothing(world: World) -> None:
+    things = without_a_row(world)
+
+    def rival() -> None:
+        with world.process() as other:
+            assert other.repair().run(things).rows_written == 1
+        run_sql(world.source_url, f"DELETE FROM {things.table}")
+        with world.process() as other:
+            consume(other)
+            apply_all(other)
+
+    lost = LeaseLost("lake_table.compare", rival)
+    with world.process(lost) as pipeline, pytest.raises(StaleEpoch, match="could not be renewed in time"):
+        replace(pipeline.repair(), work=shortly_leased(pipeline)).run(things)
+    go_on(world)
+    with world.process() as pipeline:
+        table = pipeline.lake_table(things)
+        assert lake_rows(pipeline, table) == source_rows(world, table)
+        assert not pipeline.store.tables.table(things).under_repair
+
+
+def test_a_replay_whose_lease_expired_before_the_put_decides_nothing(world: World) -> None:
+    with_mended_events(world)
+    with world.process() as pipeline:
+        event, *_ = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
+
+    def rival() -> None:
+        with world.process() as other:
+            other.replay().drop([event.quarantine_id], "a test account")
+
+    lost = LeaseLost("slice_file.put", rival)
+    with world.process(lost) as pipeline, pytest.raises(StaleEpoch, match="could not be renewed in time"):
+        replace(pipeline.replay(), work=shortly_leased(pipeline)).run([event])
+    go_on(world)
+    with world.process() as pipeline:
+        assert pipeline.store.quarantine.entry(event.quarantine_id).state is QuarantineState.DROPPED
 
 
 def without_a_row(world: World) -> TableName:
@@ -86,7 +150,7 @@ def test_a_repair_that_waits_for_a_snapshot_gives_up_in_time(world: World) -> No
         pipeline.repair().run(things, timeout=timedelta(seconds=2))
 
 
-@pytest.mark.parametrize("name", ["lake_table.compare", "slice_file.put"])
+@pytest.mark.parametrize("name", ["lake_table.compare", "slice_file.put", "chain_base.list"])
 def test_a_repair_that_fails_leaves_no_mark(world: World, name: str) -> None:
     """With the mark, every later delete of the table would leave a tombstone, and none would be purged."""
     things, taken = without_a_row(world), set[str]()
