@@ -150,7 +150,7 @@ def _check_settings(settings: Settings) -> None:
 
 def _named_files(settings: Settings, folder: PurePosixPath) -> list[dict[str, Any]]:
     """The files and folders that the source's settings name by a path relative to pipeline.yml."""
-    named = [getattr(settings.source, name, None) for name in NAMING_FILES]
+    named = dict.fromkeys(getattr(settings.source, name, None) for name in NAMING_FILES)
     return [_read_only(path, normpath(folder / path)) for path in named if path and _is_relative(path)]
 
 

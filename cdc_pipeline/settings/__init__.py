@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_pipeline.errors import UsageError
@@ -238,8 +238,8 @@ class Settings(BaseSettings):
 
     @field_validator("lake")
     @classmethod
-    def _is_location(cls, value: str) -> str:
-        check_lake(value)
+    def _is_location(cls, value: str, info: ValidationInfo) -> str:
+        check_lake(value, info.data["folder"])
         return value
 
     @field_validator("tables")

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from posixpath import normpath
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -41,13 +42,16 @@ def check_location(url: str) -> None:
         raise ValueError(message)
 
 
-def check_lake(url: str) -> None:
-    """Checks a location as `check_location` does; a lake also needs a folder that no part of a URL cuts short."""
+def check_lake(url: str, beside: Path) -> None:
+    """Checks a location as `check_location` does; a lake also needs a folder that no part of a URL cuts short.
+
+    `beside`: the folder that a relative location starts at.
+    """
     check_location(url)
     if is_on_s3(url):
         return
     folder = unquote(urlsplit(url).path) if url.startswith("file://") else url
-    if not normpath(folder).strip("/"):
+    if not normpath(beside / folder).strip("/"):
         message = "the root of all folders cannot be a lake: name a folder below it"
         raise ValueError(message)
     if url.startswith("file://") and ("?" in url or "#" in url):

@@ -102,9 +102,10 @@ class SnapshotServer:
             yield
         finally:
             stop.set()
-            with suppress(OSError):
-                socket.create_connection(self.listener.address).close()  # ends the wait for the next reader
-            accepting.join()
+            while accepting.is_alive():
+                with suppress(OSError):  # a process with too many open files gets no connection yet
+                    socket.create_connection(self.listener.address).close()  # ends the wait for the next reader
+                accepting.join(ACCEPT_PAUSE)
             with lock:
                 pass
 

@@ -44,7 +44,7 @@ _REMEDIES = {
     _ACCESS_DENIED: "correct user and password in source.url, or in the file that source.password_file names",
     _TOO_MANY: "raise max_connections on the server, or end other sessions",
     _NO_DATABASE: "create it on the server, or correct the tables of pipeline.yml",
-    _NO_TABLE: "run the same command again: the table was dropped a moment ago",
+    _NO_TABLE: "run the same command again; if the table is still missing, run cdc setup-source",
     2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
     **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator run what cdc setup-source --print-sql prints"),
 }

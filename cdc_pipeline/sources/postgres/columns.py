@@ -64,7 +64,8 @@ def read_columns(connection: psycopg2.extensions.connection, table: TableName) -
 def refuse_changed(connection: psycopg2.extensions.connection, table: TableName) -> None:
     """Raises SourceError if the table's rows as of the connection's snapshot are gone, or its name is another table's.
 
-    They are gone once it was rewritten or truncated, or got other partitions.
+    They are gone once it was rewritten or truncated, or got other partitions. As `oid_now`, it is called right after
+    the session took a lock.
     """
     if rows(connection, _CHANGED_SINCE, (table.schema, table.table, oid_now(connection, table)))[0][0]:
         raise SourceError(
@@ -75,6 +76,9 @@ def refuse_changed(connection: psycopg2.extensions.connection, table: TableName)
 
 
 def oid_now(connection: psycopg2.extensions.connection, table: TableName) -> int | None:
-    """Returns the oid of the table that has this name now, whatever the connection's snapshot shows."""
+    """Returns the oid of the table that has this name now, whatever the connection's snapshot shows.
+
+    A session learns of another one's DDL only when it takes a lock: call it after `plan_ranges`, which takes one.
+    """
     found: int | None = rows(connection, _NAMED_NOW, (table.schema, table.table))[0][0]
     return found

@@ -37,6 +37,12 @@ def test_containers_read_the_files_that_pipeline_yml_names(kind: str) -> None:
     assert "CDC_SOURCE__URL" not in consumer["environment"]
 
 
+def test_a_file_that_two_settings_name_is_mounted_once() -> None:
+    both = SOURCES["kafka"].replace("ca_file: ca.pem", "certificate_file: one.pem, key_file: one.pem")
+    consumer = composition(in_docker(both))["services"]["consumer"]
+    assert consumer["volumes"][2:] == [read_only("./one.pem", "/etc/cdc/one.pem")]
+
+
 def test_a_dollar_sign_of_pipeline_yml_is_no_variable_of_compose() -> None:
     consumer = composition(in_docker(SOURCES["kafka"].replace("ca.pem", "'a$b:c.pem'")))["services"]["consumer"]
     assert consumer["volumes"][2] == read_only("./a$$b:c.pem", "/etc/cdc/a$$b:c.pem")

@@ -45,6 +45,7 @@ def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, word
         ("/", "line 2: lake: the root of all folders cannot be a lake"),
         ("/.", "line 2: lake: the root of all folders cannot be a lake"),
         ("/data/..", "line 2: lake: the root of all folders cannot be a lake"),
+        (f"lake/{'../' * 100}", "line 2: lake: the root of all folders cannot be a lake"),
         ("'file:///%2F'", "line 2: lake: the root of all folders cannot be a lake"),
         ("'file:///%2E%2E'", "line 2: lake: the root of all folders cannot be a lake"),
         ("'file:///data/a#b'", "line 2: lake: the lake has a '?' or '#': write %3F or %23"),
