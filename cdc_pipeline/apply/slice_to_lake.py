@@ -134,7 +134,7 @@ class SliceWorker:
                     log.info("slices wait again, the lake was rewound", table=str(table), after=move.after)
                 case SetBack():
                     keeper.check()
-                    self.work.lake.rewind(lake_table, move.to_version)
+                    self.work.lake.rewind(lake_table, move.to_version, fence_then=None)
                     log.warning("lake set back, slices were in it twice", table=str(table), to=move.to_version)
                 case Apply():
                     try:

@@ -16,7 +16,7 @@ from cdc_pipeline.object_store import ObjectStore
 
 _FORMAT_VERSION = b"\x01"
 _MAGIC = 1_681_511_377
-_IN_TABLE, _INLINE = "u", "i"
+IN_TABLE, _INLINE = "u", "i"
 _UUID_LETTERS = 20
 """The length of a UUID in base 85. Text before it is a folder."""
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -55,7 +55,7 @@ def read_vector(store: ObjectStore | VectorObjects, table_key: str, descriptor: 
     kind, reference = descriptor["storageType"], descriptor["pathOrInlineDv"]
     if kind == _INLINE:
         return _bitmap(z85_decode(reference)[: descriptor["sizeInBytes"]], "an inline vector")
-    if kind != _IN_TABLE:
+    if kind != IN_TABLE:
         raise LakeError(f"a deletion vector of {table_key} is at {reference}", expected="one in the table's own folder")
     key = f"{table_key}/{vector_path(reference)}"
     try:
@@ -98,7 +98,7 @@ def vector_file(vectors: Mapping[str, BitMap64]) -> tuple[str, bytes, dict[str, 
     for path, rows in vectors.items():
         data = struct.pack("<I", _MAGIC) + rows.serialize()
         descriptors[path] = {
-            "storageType": _IN_TABLE,
+            "storageType": IN_TABLE,
             "pathOrInlineDv": reference,
             "offset": len(content),
             "sizeInBytes": len(data),

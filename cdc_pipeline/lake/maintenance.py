@@ -30,7 +30,7 @@ _CHECKPOINT_INTERVAL = 10
 """Delta's default, in versions."""
 _FILES_PER_INTERVAL = 100_000
 """The interval grows by itself for each of so many files, so that the cost of checkpoints per commit stays bounded."""
-_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _LEFT_TO_DELTA = (
     "delta.checkpoint.writeStatsAsStruct",
     "delta.checkpoint.writeStatsAsJson",
@@ -205,7 +205,7 @@ def clean_log(
 
 def file_retention(configuration: Mapping[str, str]) -> timedelta | None:
     """Returns for how long files of replaced versions are kept. None if the table property cannot be read."""
-    text = configuration.get(_FILE_RETENTION)
+    text = configuration.get(FILE_RETENTION)
     return USUAL_RETENTION if text is None else duration_of(text)
 
 

@@ -79,13 +79,17 @@ def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str
         return []
     before, after = log.metadata(latest), shape.metadata(version)
     kept = {name: before[name] for name in before.keys() & {"id", "name", "description", "createdTime"}}
-    properties = (before.get("configuration") or {}).items()
-    users = {name: value for name, value in properties if name in _KEPT or not name.startswith(_OF_THE_PIPELINE)}
-    kept["configuration"] = {**after["configuration"], **users}
+    kept["configuration"] = {**after["configuration"], **properties_of_users(before)}
     return [
         {"protocol": both_protocols(log.newest("protocol", latest), shape.newest("protocol", version))},
         {"metaData": after | kept},
     ]
+
+
+def properties_of_users(metadata: Action) -> dict[str, str]:
+    """Returns the table's properties that users may have set."""
+    properties = (metadata.get("configuration") or {}).items()
+    return {name: value for name, value in properties if name in _KEPT or not name.startswith(_OF_THE_PIPELINE)}
 
 
 def physical_names(store: ObjectStore, table: LakeTable, snapshot_id: str) -> dict[str, tuple[str, int | None]]:

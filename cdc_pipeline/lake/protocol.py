@@ -252,11 +252,11 @@ class Lake(Protocol):
     def publish(self, table: LakeTable, publication: LakePublication) -> int:
         """Replaces all content and moves the fence in one commit. Returns its version. Repeating it does nothing."""
 
-    def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None = None) -> Fence:
+    def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
         """Restores the content and the fence of an older version in one commit. Repeating the call does nothing.
 
         Raises LakeError if that version's log or files may have been deleted, FenceMismatch if its fence had another
-        number than `fence_then`.
+        number than `fence_then`, unless that is None.
         """
 
     def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:

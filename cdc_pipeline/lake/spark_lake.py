@@ -198,8 +198,8 @@ class SparkLake:
             name = content.snapshot_id
             history.adopt(version, content.fence_number, name, at=at, at_version=cutoff, cutoff=cutoff, has_all=False)
 
-    def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None = None) -> Fence:
-        return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step, fence_then=fence_then)
+    def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
+        return rewind.rewind(self._store, table, to_version, self._clock, self._on_step, fence_then=fence_then)
 
     def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:
         with step(self._on_step, "lake_table.compare"), self._calls(f"comparing {table.name} with its source"):

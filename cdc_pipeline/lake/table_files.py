@@ -24,7 +24,7 @@ FILE_TYPE = ROWS.field("add").type
 _BoundsOf = Callable[[str | None], Bounds | None]
 _MOST_CHANGES = 4_096
 """After this many changes the columns are built again."""
-_ELSEWHERE = "^/|:/"
+ELSEWHERE = "^/|:/"
 """Matches the paths of files outside the table's folder."""
 _RECORDS = r'"numRecords"\s*:\s*(?P<rows>[0-9]+)'
 
@@ -129,7 +129,7 @@ class TableFiles:
         self._indexes: dict[tuple[str, type], tuple[_BoundsOf, BoundsIndex]] = {}
         self._newer: dict[str, Action] = {}
         self._changes = 0
-        elsewhere = pc.match_substring_regex(self._columns.field("path"), _ELSEWHERE)
+        elsewhere = pc.match_substring_regex(self._columns.field("path"), ELSEWHERE)
         self._has_elsewhere = bool(pc.any(elsewhere, min_count=0).as_py())
 
     def _index(self, column: str, type_: type) -> tuple[_BoundsOf, BoundsIndex]:

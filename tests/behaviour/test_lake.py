@@ -278,11 +278,11 @@ def test_a_rewound_table_is_what_it_was_and_takes_the_same_claims_again(lake: La
     lake.upsert(feed.table, second)
     lake.optimize(feed.table)
     latest = arm.read(feed.table)
-    back = lake.rewind(feed.table, shown)
+    back = lake.rewind(feed.table, shown, fence_then=None)
     assert fence is not None
     assert back == lake.read_fence(feed.table) == replace(fence, lake_version=back.lake_version, rewound_from=2)
     assert arm.read(feed.table) == then != latest
-    assert lake.rewind(feed.table, shown) == back
+    assert lake.rewind(feed.table, shown, fence_then=None) == back
     outcome = lake.upsert(feed.table, second)
     counts = outcome.counts
     assert (counts.inserted, counts.updated, counts.deleted, outcome.already_applied) == (1, 1, 1, False)

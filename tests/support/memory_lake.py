@@ -153,8 +153,8 @@ class MemoryLake:
     def publish(self, table: LakeTable, content: LakePublication) -> int:
         return publication.publish(self._log(table), table, content, self._clock, self._on_step)
 
-    def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None = None) -> Fence:
-        return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step, fence_then=fence_then)
+    def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
+        return rewind.rewind(self._store, table, to_version, self._clock, self._on_step, fence_then=fence_then)
 
     def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:
         assert as_of is None, "its tables keep no histories"

@@ -47,14 +47,15 @@ def claim(number: int) -> list[Action]:
 
 def test_a_rewind_to_a_version_with_another_fence_commits_nothing(tmp_path: Path) -> None:
     """As after a lake was lost, and the metadata store has versions of the old one."""
-    log = DeltaLog(LocalObjectStore(tmp_path), TABLE)
+    store = LocalObjectStore(tmp_path)
+    log = DeltaLog(store, TABLE)
     for number in (1, 2):
         log.append(number - 1, claim(number))
     table = LakeTable(
         name=TableName(database="shop", schema="public", table="people"), table_uuid="uuid-1", schema=PEOPLE
     )
     with pytest.raises(FenceMismatch, match=r"version 0 of shop\.public\.people held slices to 1; expected 2"):
-        rewind(log, table, 0, lambda: NOW, no_step, fence_then=2)
+        rewind(store, table, 0, lambda: NOW, no_step, fence_then=2)
     assert log.latest_version() == 1
 
 

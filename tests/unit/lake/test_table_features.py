@@ -59,7 +59,7 @@ def test_a_publication_is_refused(store: LocalObjectStore, log: DeltaLog) -> Non
 
 def test_a_rewind_is_refused(store: LocalObjectStore, log: DeltaLog) -> None:
     with pytest.raises(LakeError, match="a rewind is a commit of the pipeline's own"):
-        lake_of(store).rewind(TABLE, 2)
+        lake_of(store).rewind(TABLE, 2, fence_then=None)
     assert log.latest_version() == 3
 
 
