@@ -58,7 +58,8 @@ class S3ObjectStore:
     ) -> None:
         found = botocore.session.Session()
         self._session = boto3.session.Session(botocore_session=found, region_name=location.region)
-        self._location = replace(location, endpoint=location.endpoint or named_endpoint(found))
+        named = location.endpoint or named_endpoint(found, allow_http=location.allow_http)
+        self._location = replace(location, endpoint=named)
         self._calls = S3Calls(self.url, timeout)
         self._credentials()
         self._client = self._session.client("s3", **client_options(self._location, self._session))

@@ -10,6 +10,7 @@ from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.credentials import ReadOnlyCredentials
 
 from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.settings.lake_location import parse_endpoint
 
 DEFAULT_REGION = "us-east-1"
 CONNECT_SECONDS = 5
@@ -19,13 +20,17 @@ CONNECTIONS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Location:
-    """`prefix` has no slash at either end and may be empty. Without `endpoint` it is on AWS."""
+    """`prefix` has no slash at either end and may be empty. Without `endpoint` it is on AWS.
+
+    `allow_http`: whether an endpoint on another machine that AWS's variables or profile name may be without TLS.
+    """
 
     bucket: str
     prefix: str = ""
     endpoint: str | None = None
     region: str | None = None
     path_style: bool = False
+    allow_http: bool = False
 
     @property
     def path(self) -> str:
@@ -44,13 +49,21 @@ def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
     return found.get_frozen_credentials()
 
 
-def named_endpoint(session: botocore.session.Session) -> str | None:
+def named_endpoint(session: botocore.session.Session, *, allow_http: bool) -> str | None:
     """The server that AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile names; Spark's client goes there too."""
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return None
     found = ConfiguredEndpointProvider(
         full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"
-    )
-    endpoint: str | None = found.provide()
-    return endpoint
+    ).provide()
+    try:
+        return None if found is None else parse_endpoint(found, allow_http=allow_http)
+    except ValueError as error:
+        raise SettingsError(
+            f"AWS's variables or profile name an endpoint of S3: {error}",
+            expected="https, or this machine, unless object_store.allow_http allows http",
+            remedy="correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile, or set object_store in pipeline.yml",
+        ) from error
 
 
 def client_options(location: S3Location, session: boto3.session.Session) -> dict[str, Any]:

@@ -168,6 +168,7 @@ def _open_s3(url: str, server: ObjectStoreSettings, *, is_proven: bool) -> Objec
             endpoint=server.endpoint and parse_endpoint(server.endpoint, allow_http=server.allow_http),
             region=server.region,
             path_style=server.path_style,
+            allow_http=server.allow_http,
         ),
         is_proven=is_proven,
     )

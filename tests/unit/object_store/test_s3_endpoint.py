@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -10,11 +11,12 @@ from typing import ClassVar
 
 import pytest
 
-from cdc_pipeline.errors import ObjectMissing
+from cdc_pipeline.errors import ObjectMissing, SettingsError
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_location import S3Location
 
 VARIABLES = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]
+ON_AWS = S3Location(bucket="lake", region="eu-west-1", path_style=True)
 
 
 class Empty(BaseHTTPRequestHandler):
@@ -78,3 +80,20 @@ def test_the_settings_count_before_a_variable() -> None:
     with started() as (endpoint, asked), started() as (other, others), variable(VARIABLES[0], other):
         read(endpoint)
         assert (len(asked), others) == (2, [])
+
+
+def test_a_variable_may_say_that_the_others_do_not_count() -> None:
+    on_aws, _ = S3ObjectStore(ON_AWS).filesystem()
+    with variable(VARIABLES[0], "https://s3.example.com"):
+        elsewhere, _ = S3ObjectStore(ON_AWS).filesystem()
+        with variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"):
+            again, _ = S3ObjectStore(ON_AWS).filesystem()
+    assert (again.equals(on_aws), elsewhere.equals(on_aws)) == (True, False)
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_names_no_other_machine_without_tls_unless_the_settings_allow_it(name: str) -> None:
+    with variable(name, "http://s3.example.com:9000"):
+        with pytest.raises(SettingsError, match=r"'http://s3\.example\.com:9000' would send data unencrypted"):
+            S3ObjectStore(ON_AWS)
+        assert S3ObjectStore(replace(ON_AWS, allow_http=True)).url == "s3://lake"
