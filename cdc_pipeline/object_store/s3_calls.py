@@ -40,6 +40,9 @@ DENIED = frozenset({401, 403})
 OLD_TOKENS = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"})
 """They come with status 400; the answer to a HEAD has no other code than that."""
 
+STILL_EXPIRED = "credentials are still expired"
+"""In the words of AWS's client."""
+
 
 class S3Calls:
     """Waits between tries are random and grow. A call fails when it has been repeated for `timeout`."""
@@ -63,7 +66,7 @@ class S3Calls:
         except BotoCoreError as error:
             raise self._unanswered(doing, error) from error
         except RuntimeError as error:
-            if not _may_pass(error):
+            if not _is_expired(error):
                 raise
             raise self._without_credentials(doing, error) from error
 
@@ -126,8 +129,12 @@ def _may_pass(error: BaseException) -> bool:
         status = _status(error)
         busy = status in BUSY_STATUSES or _code(error) in BUSY_CODES
         return busy or (status >= SERVER_ERROR and status not in NEVER_WILL)
-    # AWS's client has no class of its own for credentials that are still expired after it refreshed them.
-    return isinstance(error, (*BROKEN_CONNECTIONS, exceptions.CredentialRetrievalError)) or type(error) is RuntimeError
+    return isinstance(error, (*BROKEN_CONNECTIONS, exceptions.CredentialRetrievalError)) or _is_expired(error)
+
+
+def _is_expired(error: BaseException) -> bool:
+    """Whether credentials are still expired after AWS's client refreshed them. It has no class of its own for that."""
+    return isinstance(error, RuntimeError) and STILL_EXPIRED in str(error)
 
 
 def _code(error: ClientError) -> str:

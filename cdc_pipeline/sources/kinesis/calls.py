@@ -41,6 +41,8 @@ _NO_CREDENTIALS = (
     exceptions.PartialCredentialsError,
     exceptions.CredentialRetrievalError,
 )
+_STILL_EXPIRED = "credentials are still expired"
+"""In the words of AWS's client."""
 _REMEDY = "set AWS's variables in the environment, or profile or credentials_file of source; never write keys here"
 
 
@@ -139,7 +141,7 @@ def may_pass(error: BaseException) -> bool:
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         return code_of(error) in _THROTTLED or status >= _SERVER_ERROR
     # AWS's client has no class of its own for credentials that are still expired after it refreshed them.
-    return isinstance(error, _BROKEN_CONNECTIONS) or type(error) is RuntimeError
+    return isinstance(error, _BROKEN_CONNECTIONS) or (isinstance(error, RuntimeError) and _STILL_EXPIRED in str(error))
 
 
 def code_of(error: ClientError) -> str:

@@ -227,7 +227,7 @@ def error(code: str, status: int = 400) -> ClientError:
     return ClientError(answer, "GetRecords")
 
 
-def failing(errors: list[ClientError]) -> Callable[[], dict[str, str]]:
+def failing(errors: list[Exception]) -> Callable[[], dict[str, str]]:
     def call() -> dict[str, str]:
         if errors:
             raise errors.pop()
@@ -251,3 +251,9 @@ def test_a_refused_call_is_not_repeated_and_names_the_right() -> None:
     assert isinstance(said, SourceError)
     assert "AccessDeniedException so" in said.found
     assert "grant their owner" in said.remedy
+
+
+def test_another_error_of_the_client_is_no_outage() -> None:
+    """A mistake in a program comes as it is, at once."""
+    with pytest.raises(RuntimeError, match="cannot schedule new futures"):
+        StreamCalls()("reading", failing([RuntimeError("cannot schedule new futures after shutdown")]), "Records")

@@ -10,6 +10,7 @@ import pytest
 
 from cdc_pipeline.errors import ObjectStoreAway, SettingsError
 from cdc_pipeline.object_store.s3 import S3ObjectStore
+from cdc_pipeline.object_store.s3_calls import S3Calls
 from cdc_pipeline.object_store.s3_location import S3Location
 
 LOCATION = S3Location(bucket="lake", endpoint="http://127.0.0.1:1", region="us-east-1", path_style=True)
@@ -57,3 +58,16 @@ def test_no_credentials_at_all_are_no_outage(answer: Path) -> None:
     (answer.parent / "config").write_text("")
     with pytest.raises(SettingsError, match="there are no credentials for the lake on S3"):
         opened()
+
+
+def test_another_error_of_the_client_is_no_outage() -> None:
+    """A mistake in a program comes as it is, at once."""
+    tries = []
+
+    def call() -> None:
+        tries.append(1)
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    with pytest.raises(RuntimeError, match="cannot schedule new futures"):
+        S3Calls("s3://lake", timedelta(seconds=1))("getting key", call)
+    assert len(tries) == 1
