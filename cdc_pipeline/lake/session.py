@@ -243,7 +243,10 @@ def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def cleaned_up(session: SparkSession, clean: Callable[[], None]) -> Iterator[None]:
-    """Calls `clean` at the end. If the server no longer answers, gives up soon, and keeps the error that says so."""
+    """Calls `clean` at the end. If the server no longer answers, gives up soon, and keeps the error that says so.
+
+    A session in which `clean` failed is closed, because what stays in it would change other writes.
+    """
     is_away = False
     try:
         yield
@@ -252,7 +255,15 @@ def cleaned_up(session: SparkSession, clean: Callable[[], None]) -> Iterator[Non
         raise
     finally:
         with _few_tries(session) if is_away else nullcontext():
-            clean()
+            _clean_or_leave(session, clean)
+
+
+def _clean_or_leave(session: SparkSession, clean: Callable[[], None]) -> None:
+    try:
+        clean()
+    except BaseException:
+        leave_lost(session)
+        raise
 
 
 @contextmanager

@@ -60,6 +60,19 @@ def test_after_a_server_that_is_away_nothing_is_waited_for_a_second_time() -> No
     leave_lost(session)
 
 
+@pytest.mark.filterwarnings("ignore:.RETRIES_EXCEEDED")
+@pytest.mark.parametrize("is_away", [True, False])
+def test_a_session_in_which_confs_may_have_stayed_is_used_no_more(*, is_away: bool) -> None:
+    """The transaction of one commit would let Delta pass over another write. `is_away`: already before the clean-up."""
+    session = untuned_session("sc://127.0.0.1:1")
+    session.client.set_retry_policies([DefaultPolicy(max_retries=0)])
+    with pytest.raises(SparkConnectGrpcException), cleaned_up(session, lambda: session.conf.unset("a")):
+        if is_away:
+            session.conf.set("a", "b")
+    with pytest.raises(SessionLost), spark_calls("writing"):
+        session.range(1).collect()
+
+
 @pytest.mark.parametrize(
     ("condition", "remedy"),
     [
