@@ -80,9 +80,8 @@ def checkpoint_when_due(
             return
         if retention is None or any(name in configuration for name in _LEFT_TO_DELTA):
             state.checkpoints_by_delta = True
-        if not state.checkpoints_by_delta:
-            kept_since = now - (retention or timedelta())
-            _write_checkpoint(store, log, state, int(kept_since.timestamp() * 1000), on_step)
+        if retention is not None and not state.checkpoints_by_delta:
+            _write_checkpoint(store, log, state, int((now - retention).timestamp() * 1000), on_step)
             clean_log(store, log, state.version, configuration, now, on_step)
         elif (state.version + 1) % interval == 0:
             _checkpoint_by_delta(open_session(), store.spark_url(log.table_key), state.version + 1, on_step)
