@@ -62,7 +62,8 @@ class AdoptedRows:
 
         A period that is newer than its row is kept. A hidden row says when its id was deleted. An id without any row
         was deleted at `at_version`. If its period is newer than that, it was deleted right after the last event of the
-        period if the table `has_all` that the history has, otherwise at the table's newest version.
+        period if the table `has_all` that the history has, otherwise at the table's newest version. Without `has_all`,
+        a period is newer only if it began later, because the events that confirm its values come again.
         """
         shape = ClaimShape(columns=self.fitted.shape.types, key=self.fitted.table.schema.key)
         compared = [name for name in shape.others if name not in missing]
@@ -77,7 +78,7 @@ class AdoptedRows:
         history = table_at(self.store.spark_url(lake_key(history_of(self.table).name)))
         periods_now = f"(SELECT * FROM {history} WHERE {CURRENT} AND NOT {HIDDEN})"
         newest, at = f"(SELECT max({VERSION}) AS {VERSION} FROM {_NOW})", text_literal(at_version)
-        last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})"
+        last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})" if has_all else f"was.{VERSION}"
         after = f"concat({last}, '{_RIGHT_AFTER}')" if has_all else f"newest.{VERSION}"
         ended = f"coalesce(hidden.{VERSION}, IF({last} < {at}, {at}, {after}))"
         events = self.views.keep_sql(

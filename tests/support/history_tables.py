@@ -49,7 +49,13 @@ def put_rows(store: ObjectStore, table: LakeTable, name: str, people: Sequence[t
 
 
 def publish(
-    lake: Lake, store: ObjectStore, table: LakeTable, people: Sequence[tuple[Any, ...]], at: int, fence: int
+    lake: Lake,
+    store: ObjectStore,
+    table: LakeTable,
+    people: Sequence[tuple[Any, ...]],
+    at: int,
+    fence: int,
+    replaces: int | None = None,
 ) -> None:
     """A snapshot of this content, `at` a position behind the slices up to `fence`."""
     name = f"s{at}"
@@ -72,4 +78,5 @@ def publish(
         files=len(files),
         bytes=0,
     )
-    lake.publish(table, LakePublication(snapshot_id=name, files=files, fence_number=fence, table=known))
+    content = LakePublication(snapshot_id=name, files=files, fence_number=fence, table=known, replaces=replaces)
+    lake.publish(table, content)

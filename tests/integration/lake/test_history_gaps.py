@@ -190,3 +190,20 @@ def test_an_id_whose_tombstone_was_purged_meanwhile_ends_after_its_last_event(
     assert spans(store, table) == wanted
     lake.upsert(table, feed.claim([event("i", 10, 2, name="d", age=1)]))
     assert spans(store, table) == wanted | {2: [("a", 2, 7), ("d", 10, None)]}
+
+
+def test_an_id_that_an_older_export_lacks_was_away_also_if_a_later_event_confirms_its_values(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    """The slices behind the export's cutoff are applied again, and bring the id back."""
+    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
+    later = feed.claim([event("u", 7, 2, name="a", age=1)])
+    lake.upsert(table, later)
+    publish(lake, store, table, [(1, "a", 1)], at=5, fence=1, replaces=lake.read_version(table))
+    wanted = {1: [("a", 1, None)], 2: [("a", 1, 5), ("a", 7, None)]}
+    assert spans(store, table) == wanted
+    lake.upsert(table, replace(later, cutoff_version=version(5)))
+    assert spans(store, table) == wanted
