@@ -1,9 +1,12 @@
 """A Spark server that is gone is told apart from one that refuses: the first is no table's fault."""
 
+from collections.abc import Callable
+
 import pytest
 from grpc import StatusCode
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectGrpcException
+from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from cdc_pipeline.errors import LakeAway, LakeError
@@ -61,14 +64,13 @@ def test_after_a_server_that_is_away_nothing_is_waited_for_a_second_time() -> No
 
 
 @pytest.mark.filterwarnings("ignore:.RETRIES_EXCEEDED")
-@pytest.mark.parametrize("is_away", [True, False])
-def test_a_session_in_which_confs_may_have_stayed_is_used_no_more(*, is_away: bool) -> None:
-    """The transaction of one commit would let Delta pass over another write. `is_away`: already before the clean-up."""
+@pytest.mark.parametrize("write", [lambda session: session.conf.set("a", "b"), lambda _: None])
+def test_a_session_in_which_confs_may_have_stayed_is_used_no_more(write: Callable[[SparkSession], None]) -> None:
+    """The transaction of one commit would let Delta pass over another write. The server is away before or after."""
     session = untuned_session("sc://127.0.0.1:1")
     session.client.set_retry_policies([DefaultPolicy(max_retries=0)])
     with pytest.raises(SparkConnectGrpcException), cleaned_up(session, lambda: session.conf.unset("a")):
-        if is_away:
-            session.conf.set("a", "b")
+        write(session)
     with pytest.raises(SessionLost), spark_calls("writing"):
         session.range(1).collect()
 
