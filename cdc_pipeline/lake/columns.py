@@ -43,6 +43,8 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """Names the folder of a data partition whose value is NULL."""
 _LONGEST_LABEL, _KEPT_OF_LABEL, _LABEL_DIGITS = 60, 40, 16
 """Bytes, characters, digits. A folder's name has 180 bytes beside a column's name: 60 escaped ones, or 40 and 17."""
+_NUL = "chr(0)"
+"""In SQL. A path cannot have it, and Spark does not escape it there."""
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
 _WITHOUT_STATS = ("BOOLEAN", "BINARY", "ARRAY")
@@ -67,25 +69,27 @@ def definition(column: Column) -> str:
 def partition_expression(partition: PartitionBy, column: str) -> str:
     """Returns SQL for the text that names a row's data partition, in UTC. `column` is SQL.
 
-    The text that stands for NULL in names of folders is NULL: Spark would write both into one file. A long text is cut
-    as by `partition_label`.
+    The text that stands for NULL in names of folders is NULL: Spark would write both into one file. A long text,
+    and one with NUL, becomes the label of `partition_label`.
     """
     if partition.unit != "value":
         return f"date_format({column}, {text_literal(_FORMATS[partition.unit])})"
     text = f"NULLIF(CAST({column} AS STRING), {text_literal(NULL_PARTITION)})"
-    cut = f"concat(left({text}, {_KEPT_OF_LABEL}), '~', left(sha2({text}, 256), {_LABEL_DIGITS}))"
-    return f"IF(octet_length({text}) > {_LONGEST_LABEL}, {cut}, {text})"
+    kept = f"left(replace({text}, {_NUL}, ''), {_KEPT_OF_LABEL})"
+    cut = f"concat({kept}, '~', left(sha2({text}, 256), {_LABEL_DIGITS}))"
+    return f"IF(octet_length({text}) > {_LONGEST_LABEL} OR contains({text}, {_NUL}), {cut}, {text})"
 
 
 def partition_label(text: str) -> str:
     """Returns the text that names the data partition of a value, which has to fit the name of a folder.
 
-    A text of more than 60 bytes is cut to its first 40 characters, and to the beginning of its hash.
+    A text of more than 60 bytes, or with NUL, is cut to its first 40 other characters and the beginning of its hash.
     """
     octets = text.encode()
-    if len(octets) <= _LONGEST_LABEL:
+    if len(octets) <= _LONGEST_LABEL and "\0" not in text:
         return text
-    return f"{text[:_KEPT_OF_LABEL]}~{hashlib.sha256(octets).hexdigest()[:_LABEL_DIGITS]}"
+    kept = text.replace("\0", "")[:_KEPT_OF_LABEL]
+    return f"{kept}~{hashlib.sha256(octets).hexdigest()[:_LABEL_DIGITS]}"
 
 
 def check_partitions(table: LakeTable) -> None:

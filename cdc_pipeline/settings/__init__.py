@@ -47,9 +47,9 @@ def parse_type(written: str) -> str:
 class PartitionBy(Frozen):
     """A column by which the lake's files are partitioned. It must be immutable and have few distinct values.
 
-    The lake has the text that names a row's folder in `_cdc_<column>_<unit>`. A value of more than 60 bytes is cut
-    there to its first 40 characters, `~` and 16 digits of its SHA-256; the column itself keeps the whole value. Rows of
-    an earlier version keep the whole value there until they are written again; a new snapshot writes all of them.
+    The lake has the text that names a row's folder in `_cdc_<column>_<unit>`. A value of more than 60 bytes, or with
+    NUL, is cut there to 40 characters without NUL, `~` and 16 digits of its SHA-256; the column keeps all of it. Rows
+    of an earlier version keep the whole value there until they are written again; a new snapshot writes all of them.
     """
 
     column: str = Field(description="the column; its value never changes in a row")

@@ -166,3 +166,21 @@ def test_an_error_says_that_the_name_of_a_data_partition_is_too_long(lake: Spark
     feed = Feed(store=store, table=table)
     with pytest.raises(LakeError, match=r"caused by java.io.IOException: Mkdirs failed to create"):
         lake.upsert(table, feed.claim([event("i", 1, 1, **{"n" * 250: "x"})]))
+
+
+@pytest.mark.parametrize("upsert", ["append", "merge"])
+def test_a_data_partition_may_be_named_by_a_text_with_nul(
+    session: SparkSession, store: LocalObjectStore, upsert: Upsert
+) -> None:
+    table, text = table_of(name=f"shop.public.nul_{upsert}", partition_by=(PartitionBy(column="name"),)), "a\0b"
+    lake = spark_lake(session, store, 1000, upsert)
+    lake.create_table(table)
+    key = put_staged(store, table, {"id": [1, 2], "name": [text] * 2, "age": [1, 2]})
+    work = Compaction(snapshot_id="s1", attempt="1", staged_keys=(key,), target_files=1, version=version(0))
+    few = lake.compact(table, replace(work, partition=(("_cdc_name_value", text),)))
+    many = lake.compact(table, replace(work, attempt="2", target_files=2))
+    assert {file.partition_values for file in (*few, *many)} == {(("_cdc_name_value", partition_label(text)),)}
+    lake.publish(table, LakePublication(snapshot_id="s1", files=few, fence_number=0))
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("u", 1, 1, age=3), event("i", 1, 3, name=text, age=1)]))
+    assert lake_values(store, table) == {(1,): (text, 3), (2,): (text, 2), (3,): (text, 1)}

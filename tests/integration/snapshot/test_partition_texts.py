@@ -61,7 +61,10 @@ def test_values_have_the_same_names_in_both(spark: SparkSession) -> None:
 
 def test_long_values_have_the_same_labels_in_both(spark: SparkSession) -> None:
     texts = [character * count for character in "a%é\U0001f600" for count in (15, 16, 30, 31, 60, 61, 300)]
+    texts += ["\0", "a\0b", "ab", "ab\0", f"{'a' * 39}\0bc", "\0" * 61]
     (named,) = spark_texts(spark, {"text": pa.array(texts)}, [PartitionBy(column="text")])
     assert [partition_label(text) for text in texts] == named
-    assert [label == text for label, text in zip(named, texts, strict=True)] == [len(t.encode()) <= 60 for t in texts]
+    fits = [len(text.encode()) <= 60 and "\0" not in text for text in texts]
+    assert [label == text for label, text in zip(named, texts, strict=True)] == fits
+    assert not any("\0" in label for label in named)
     assert len(set(named)) == len(texts)
