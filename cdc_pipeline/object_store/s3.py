@@ -54,7 +54,7 @@ class S3ObjectStore:
         timeout: timedelta = TIMEOUT,
         part_bytes: int = PART_BYTES,
         page_keys: int = 1_000,
-        is_proven: bool = True,
+        is_proven: bool = False,
     ) -> None:
         found = botocore.session.Session()
         self._session = boto3.session.Session(botocore_session=found, region_name=location.region)
@@ -74,7 +74,7 @@ class S3ObjectStore:
     def prove(self) -> None:
         with self._proof:
             if not self._is_proven:
-                refuse_unless_one_wins(S3ObjectStore(self._location))
+                refuse_unless_one_wins(S3ObjectStore(self._location, is_proven=True))
                 self._is_proven = True
 
     def put_if_absent(self, key: str, content: bytes) -> None:

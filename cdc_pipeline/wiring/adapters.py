@@ -138,25 +138,25 @@ def open_exported_files(
 
 
 def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
-    """Opens the lake's object store, or the part of it whose keys begin with `below`.
+    """Opens the lake's object store, or the part of it whose keys begin with `below`."""
+    return open_object_store_at(f"{settings.lake_url}/{below}".rstrip("/"), settings.object_store)
+
+
+def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
+    """Opens the object store at `file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call.
 
     A store on S3 is proven before its first put: it must refuse to overwrite an object.
     """
-    return open_object_store_at(f"{settings.lake_url}/{below}".rstrip("/"), settings.object_store, is_proven=False)
-
-
-def open_object_store_at(url: str, server: ObjectStoreSettings, *, is_proven: bool = True) -> ObjectStore:
-    """Opens the object store at `file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
     try:
         check_location(url)
     except ValueError as error:
         raise SettingsError(str(error), remedy="correct the URL") from error
     if not is_on_s3(url):
         return LocalObjectStore(Path(unquote(urlsplit(url).path)))
-    return _open_s3(url, server, is_proven=is_proven)
+    return _open_s3(url, server)
 
 
-def _open_s3(url: str, server: ObjectStoreSettings, *, is_proven: bool) -> ObjectStore:
+def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
     from cdc_pipeline.object_store.s3 import S3ObjectStore
     from cdc_pipeline.object_store.s3_location import S3Location
 
@@ -170,7 +170,6 @@ def _open_s3(url: str, server: ObjectStoreSettings, *, is_proven: bool) -> Objec
             path_style=server.path_style,
             allow_http=server.allow_http,
         ),
-        is_proven=is_proven,
     )
 
 

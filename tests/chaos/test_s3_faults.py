@@ -43,7 +43,9 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     large = tmp_path_factory.mktemp("s3") / "large"
     large.write_bytes(LARGE)
     with started_moto() as moto, planned_faults(moto) as (url, plan):
-        yield Behind(objects=S3ObjectStore(s3_location(url), part_bytes=PART_BYTES), plan=plan, large=large)
+        yield Behind(
+            objects=S3ObjectStore(s3_location(url), part_bytes=PART_BYTES, is_proven=True), plan=plan, large=large
+        )
 
 
 def put(objects: ObjectStore, key: str, _large: Path) -> None:

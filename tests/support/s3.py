@@ -76,4 +76,4 @@ def s3_location(endpoint: str, prefix: str = "") -> S3Location:
 
 def s3_objects(endpoint: str, prefix: str = "") -> S3ObjectStore:
     """An object store below `prefix` of BUCKET."""
-    return S3ObjectStore(s3_location(endpoint, prefix))
+    return S3ObjectStore(s3_location(endpoint, prefix), is_proven=True)

@@ -55,7 +55,7 @@ def server(s3_endpoint: str) -> Iterator[FaultyServer]:
 
 @pytest.fixture
 def objects(server: FaultyServer, s3_prefix: str) -> S3ObjectStore:
-    return S3ObjectStore(s3_location(server.endpoint, s3_prefix), part_bytes=SMALLEST_PART)
+    return S3ObjectStore(s3_location(server.endpoint, s3_prefix), part_bytes=SMALLEST_PART, is_proven=True)
 
 
 def first(times: int, fault: Fault, method: str = "", part: str = "") -> Rule:
@@ -114,7 +114,7 @@ def test_a_file_in_parts_outlives_every_lost_answer(
 
 
 def test_parts_that_came_second_are_taken_back(s3_endpoint: str, s3_prefix: str, tmp_path: Path) -> None:
-    objects = S3ObjectStore(s3_location(s3_endpoint, s3_prefix), part_bytes=SMALLEST_PART)
+    objects = S3ObjectStore(s3_location(s3_endpoint, s3_prefix), part_bytes=SMALLEST_PART, is_proven=True)
     objects.put_if_absent(KEY, b"first")
     file = tmp_path / "file"
     file.write_bytes(b"z" * (SMALLEST_PART + 1))
@@ -125,13 +125,13 @@ def test_parts_that_came_second_are_taken_back(s3_endpoint: str, s3_prefix: str,
 
 
 def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: FaultyServer, s3_prefix: str) -> None:
-    objects = S3ObjectStore(s3_location(server.endpoint, s3_prefix), timeout=SHORT)
+    objects = S3ObjectStore(s3_location(server.endpoint, s3_prefix), timeout=SHORT, is_proven=True)
     server.rule = lambda _: SLOW_DOWN
     with pytest.raises(ObjectStoreAway, match=f"getting {KEY} under s3://{BUCKET}.*SlowDown"):
         objects.get(KEY)
     assert len(server.faults) > 1
     with pytest.raises(ObjectStoreAway, match="Could not connect"):
-        S3ObjectStore(s3_location("http://127.0.0.1:9"), timeout=SHORT).get(KEY)
+        S3ObjectStore(s3_location("http://127.0.0.1:9"), timeout=SHORT, is_proven=True).get(KEY)
 
 
 def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_is_room(
@@ -146,7 +146,8 @@ def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_
 
 def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix: str) -> None:
     nowhere = S3Location(bucket="no-such-bucket", endpoint=server.endpoint, region=REGION, path_style=True)
-    for call in (S3ObjectStore(nowhere).get, lambda key: S3ObjectStore(nowhere).put_if_absent(key, b"")):
+    lake = S3ObjectStore(nowhere, is_proven=True)
+    for call in (lake.get, lambda key: lake.put_if_absent(key, b"")):
         with pytest.raises(SettingsError, match=r"NoSuchBucket.*expected a bucket that exists; create it"):
             call(KEY)
     objects = s3_objects(server.endpoint, s3_prefix)
@@ -189,7 +190,9 @@ def test_an_empty_page_is_not_the_end_of_a_list() -> None:
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         endpoint = f"http://127.0.0.1:{server.server_port}"
-        objects = S3ObjectStore(S3Location(bucket="b", endpoint=endpoint, region=REGION, path_style=True))
+        objects = S3ObjectStore(
+            S3Location(bucket="b", endpoint=endpoint, region=REGION, path_style=True), is_proven=True
+        )
         assert [found.key for found in objects.list_prefix("a")] == ["a/1"]
     finally:
         server.shutdown()
@@ -199,7 +202,7 @@ def test_an_empty_page_is_not_the_end_of_a_list() -> None:
 def test_a_file_that_may_not_be_read_is_no_outage_and_one_of_any_name_is_read(
     server: FaultyServer, s3_prefix: str
 ) -> None:
-    objects = S3ObjectStore(s3_location(server.endpoint, s3_prefix), timeout=SHORT)
+    objects = S3ObjectStore(s3_location(server.endpoint, s3_prefix), timeout=SHORT, is_proven=True)
     key, layout = "orders//1.csv", FileLayout(csv=CsvSettings())
     objects.put_if_absent(key, b"id\n1\n")
     server.rule = first(9, refused(403, "InvalidObjectState"), "GET")
@@ -270,7 +273,7 @@ def test_a_store_is_proven_once_and_only_for_who_writes(server: FaultyServer, s3
 
 
 def test_keys_beyond_one_page_are_all_listed_and_marks_of_folders_are_not(s3_endpoint: str, s3_prefix: str) -> None:
-    objects = S3ObjectStore(s3_location(s3_endpoint, s3_prefix), page_keys=3)
+    objects = S3ObjectStore(s3_location(s3_endpoint, s3_prefix), page_keys=3, is_proven=True)
     keys = [f"many/{number}" for number in range(7)]
     for key in [*keys, "many/3/", "many/folder/"]:
         objects.put_if_absent(key, b"")
