@@ -135,9 +135,9 @@ def _with_nuls(value: Any) -> Any:
     match value:
         case {"between_nuls": [*texts]}:
             return "\0".join(texts)
-        case list() | tuple():
+        case list():
             return [_with_nuls(each) for each in value]
-        case Mapping():
+        case dict():
             return {name: _with_nuls(each) for name, each in value.items()}
     return value
 
