@@ -70,8 +70,8 @@ def rewind(
 def _shape_then(log: DeltaLog, version: int, latest: int) -> list[Action]:
     """Returns protocol and metadata of the older version; nothing if its metadata equals the latest.
 
-    The protocol has the features of both versions, because a rewind never removes a feature. What users set among the
-    table's properties stays.
+    The protocol has the features of both versions, because a rewind never removes a feature. The properties of users
+    and those of Delta that depend on no column stay as they are.
     """
     then, now = log.metadata(version), log.metadata(latest)
     of_users = properties_of_users(then)

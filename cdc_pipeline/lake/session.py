@@ -163,7 +163,7 @@ def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSessio
 
 
 def leave_lost(session: SparkSession) -> None:
-    """Closes a session on the client's side only, because the server no longer knows it.
+    """Closes a session on the client's side only: the server no longer knows it, or something may have stayed in it.
 
     Otherwise PySpark would use it as the default session for ever.
     """
@@ -259,6 +259,8 @@ def cleaned_up(session: SparkSession, clean: Callable[[], None]) -> Iterator[Non
 
 
 def _clean_or_leave(session: SparkSession, clean: Callable[[], None]) -> None:
+    if session.client.is_closed:  # by the clean-up of a block inside this one: its error is the one to see
+        return
     try:
         clean()
     except BaseException:

@@ -90,7 +90,7 @@ class SparkLake:
 
     @property
     def session(self) -> SparkSession:
-        if self._opened is None:
+        if self._opened is None or self._opened.client.is_closed:  # a clean-up that failed closes it
             self._opened = self._open_session()
         return self._opened
 

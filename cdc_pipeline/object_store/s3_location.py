@@ -51,11 +51,15 @@ def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
 
 def named_endpoint(session: botocore.session.Session, *, allow_http: bool) -> str | None:
     """The server that AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile names; Spark's client goes there too."""
-    if session.get_config_variable("ignore_configured_endpoint_urls"):
-        return None
     found = ConfiguredEndpointProvider(
         full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"
     ).provide()
+    if found is not None and session.get_config_variable("ignore_configured_endpoint_urls"):
+        raise SettingsError(
+            "AWS's variables or profile name an endpoint of S3, and AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true",
+            expected="one or the other, because Spark's client cannot ignore the endpoint",
+            remedy="unset AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, or set object_store.endpoint in pipeline.yml",
+        )
     try:
         return None if found is None else parse_endpoint(found, allow_http=allow_http)
     except ValueError as error:

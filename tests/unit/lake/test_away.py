@@ -1,6 +1,8 @@
 """A Spark server that is gone is told apart from one that refuses: the first is no table's fault."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from grpc import StatusCode
@@ -11,6 +13,9 @@ from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from cdc_pipeline.errors import LakeAway, LakeError
 from cdc_pipeline.lake.session import SessionLost, cleaned_up, leave_lost, spark_calls, untuned_session
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.steps import no_step
 
 
 def test_an_error_names_its_innermost_cause() -> None:
@@ -73,6 +78,34 @@ def test_a_session_in_which_confs_may_have_stayed_is_used_no_more(write: Callabl
         write(session)
     with pytest.raises(SessionLost), spark_calls("writing"):
         session.range(1).collect()
+
+
+def test_a_failed_clean_up_shows_its_error_through_the_blocks_around_it() -> None:
+    session = untuned_session("sc://127.0.0.1:1")
+
+    def clean() -> None:
+        raise AnalysisException(message="the driver is busy")
+
+    with (
+        pytest.raises(AnalysisException, match="the driver is busy"),
+        cleaned_up(session, session.catalog.clearCache),
+        cleaned_up(session, clean),
+    ):
+        pass
+
+
+def test_a_lake_opens_another_session_after_a_failed_clean_up_closed_its_own(tmp_path: Path) -> None:
+    lake = SparkLake(
+        open_session=lambda: untuned_session("sc://127.0.0.1:1"),
+        store=LocalObjectStore(tmp_path),
+        clock=lambda: datetime.now(UTC),
+        on_step=no_step,
+    )
+    first = lake.session
+    assert lake.session is first
+    leave_lost(first)
+    assert not lake.session.client.is_closed
+    leave_lost(lake.session)
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,13 @@ def test_the_settings_count_before_a_variable() -> None:
         assert (len(asked), others) == (2, [])
 
 
-def test_a_variable_may_say_that_the_others_do_not_count() -> None:
-    on_aws, _ = S3ObjectStore(ON_AWS).filesystem()
-    with variable(VARIABLES[0], "https://s3.example.com"):
-        elsewhere, _ = S3ObjectStore(ON_AWS).filesystem()
-        with variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"):
-            again, _ = S3ObjectStore(ON_AWS).filesystem()
-    assert (again.equals(on_aws), elsewhere.equals(on_aws)) == (True, False)
+def test_a_variable_that_only_a_part_of_the_pipeline_would_ignore_is_refused() -> None:
+    with variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"):
+        S3ObjectStore(ON_AWS)
+        with variable(VARIABLES[0], "https://s3.example.com"):
+            with pytest.raises(SettingsError, match=r"Spark's client cannot ignore the endpoint"):
+                S3ObjectStore(ON_AWS)
+            S3ObjectStore(replace(ON_AWS, endpoint="https://s3.example.com"))
 
 
 @pytest.mark.parametrize("name", VARIABLES)
