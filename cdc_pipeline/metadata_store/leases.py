@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, func, select, text, update
+from sqlalchemy.exc import IntegrityError
 
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
@@ -49,16 +50,15 @@ class Leases:
         """
         parameters = {"table_id": table_id, "owner": owner, "duration": duration}
         with self.database.transaction("lease.acquire") as connection:
-            row = connection.execute(_ACQUIRE, parameters).one_or_none()
+            try:
+                row = connection.execute(_ACQUIRE, parameters).one_or_none()
+            except IntegrityError as error:  # the table was there when the statement began
+                raise _removed(table_id) from error
             holder = None if row is not None else _current(connection, table_id)
         if row is not None:
             return as_record(Lease, row)
         if holder is None:
-            raise UsageError(
-                f"the table number {table_id} is no longer in the metadata store",
-                expected="a registered table",
-                remedy="another process removed it: if pipeline.yml lists it, run cdc setup-source",
-            )
+            raise _removed(table_id)
         words = f"{holder.owner} until {holder.expires_at:%Y-%m-%dT%H:%M:%SZ}"
         raise LeaseBusy(f"the lease of table {table_id} is held by {words}", remedy="leave: the holder does the work")
 
@@ -100,6 +100,14 @@ def _is_held_by(lease: Lease) -> ColumnElement[bool]:
 def _current(connection: Connection, table_id: int) -> Lease | None:
     row = connection.execute(select(_LEASE).where(_LEASE.c.table_id == table_id)).one_or_none()
     return as_optional_record(Lease, row)
+
+
+def _removed(table_id: int) -> UsageError:
+    return UsageError(
+        f"the table number {table_id} is no longer in the metadata store",
+        expected="a registered table",
+        remedy="another process removed it: if pipeline.yml lists it, run cdc setup-source",
+    )
 
 
 def _raise_stale(connection: Connection, lease: Lease) -> NoReturn:

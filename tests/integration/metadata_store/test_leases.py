@@ -9,12 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.errors import LeaseBusy, StaleEpoch
+from cdc_pipeline.errors import LeaseBusy, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store.leases import Lease
-from tests.support.metadata_store import MINUTE, Shop, count_waiting, mark_applied, opened_shop
+from tests.support.command_line import query
+from tests.support.eventually import eventually
+from tests.support.metadata_store import MINUTE, STREAM, Shop, count_waiting, mark_applied, opened_shop
 from tests.support.streams import run_sql
 
 ALREADY_OVER = timedelta(seconds=-1)
+IS_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 @pytest.fixture
@@ -91,6 +94,25 @@ def test_of_many_workers_that_come_at_once_one_gets_the_lease(shop: Shop) -> Non
     with ThreadPoolExecutor(workers) as pool:
         leases = [lease for lease in pool.map(acquire, range(workers)) if lease is not None]
     assert [lease.epoch for lease in leases] == [1]
+
+
+def test_the_first_lease_of_a_table_is_not_acquired_while_the_table_is_being_removed(shop: Shop) -> None:
+    assert is_refused_beside_a_removal(shop)
+
+
+def is_refused_beside_a_removal(shop: Shop) -> bool:
+    """Acquires the lease of orders after a removal found it free and before the removal commits."""
+    with ThreadPoolExecutor(1) as pool:
+        with shop.engine.begin() as connection:
+            joined = replace(shop.store.removal.database, joined=connection)
+            removal = replace(shop.store.removal, database=joined)
+            removal.check_idle(STREAM.name, shop.orders.name)
+            acquiring = pool.submit(shop.acquire)
+            assert eventually(lambda: acquiring.done() or query(shop.url, IS_WAITING) == [(1,)])
+            assert removal.remove_table(STREAM.name, shop.orders.name)
+        with pytest.raises(UsageError, match="is no longer in the metadata store"):
+            acquiring.result()
+    return True
 
 
 def test_a_worker_that_lost_its_lease_changes_nothing(shop: Shop) -> None:
