@@ -129,14 +129,14 @@ def _refuse_held(connection: Connection, stream: str, tables: Sequence[int]) -> 
             expected="nobody who registers more of what is to be removed",
             remedy="stop all consumers of the pipeline, then remove it again",
         )
-    held = (
-        connection.execute(
-            select(_LEASE.c.owner, _LEASE.c.expires_at)
-            .where(_LEASE.c.table_id.in_(tables), _LEASE.c.expires_at > func.clock_timestamp())
-            .with_for_update()
-        ).first()
-        or connection.execute(text(_AT_WORK), {"tables": list(tables)}).first()
-    )
+    leases = connection.execute(  # locks those that have expired, too, so that nobody acquires one
+        select(_LEASE.c.owner, _LEASE.c.expires_at, func.clock_timestamp().label("now"))
+        .where(_LEASE.c.table_id.in_(tables))
+        .order_by(_LEASE.c.table_id)
+        .with_for_update()
+    ).all()
+    held = next((lease for lease in leases if lease.expires_at > lease.now), None)
+    held = held or connection.execute(text(_AT_WORK), {"tables": list(tables)}).first()
     if held is not None:
         raise LeaseBusy(
             f"{held[0]} is at work until {held[1]:%Y-%m-%dT%H:%M:%SZ}",

@@ -100,6 +100,12 @@ def test_the_first_lease_of_a_table_is_not_acquired_while_the_table_is_being_rem
     assert is_refused_beside_a_removal(shop)
 
 
+def test_an_expired_lease_is_not_acquired_while_its_table_is_being_removed(shop: Shop) -> None:
+    """A replay would decide a late slice with it, and the table would come back when that is registered."""
+    shop.store.leases.release(shop.acquire())
+    assert is_refused_beside_a_removal(shop)
+
+
 def is_refused_beside_a_removal(shop: Shop) -> bool:
     """Acquires the lease of orders after a removal found it free and before the removal commits."""
     with ThreadPoolExecutor(1) as pool:
