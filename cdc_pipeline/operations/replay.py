@@ -6,8 +6,8 @@ while a late slice of it is decided.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
@@ -44,6 +44,24 @@ class Replayed:
     why: str
 
 
+@dataclass(slots=True)
+class _WaitingTime:
+    """The seconds that a call still waits for leases that other processes have. Its own work does not reduce them."""
+
+    work: TableWork
+    seconds: float
+
+    @contextmanager
+    def leased(self, table_id: int) -> Iterator[tuple[Lease, LeaseKeeper]]:
+        with ExitStack() as holding:
+            began = time.monotonic()
+            try:
+                held = holding.enter_context(self.work.leased_when_free(table_id, began + self.seconds))
+            finally:
+                self.seconds -= time.monotonic() - began
+            yield held
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """Replays and drops quarantined events. `listed`: the tables of pipeline.yml.
@@ -67,13 +85,13 @@ class Replay:
         On return, the events that fit are in registered late slices, which the next run applies. The others stay
         quarantined, and so do those of tables whose lease does not become free in time.
         """
-        deadline = self._deadline()
+        left = self._waiting_time()
         given = sorted(entries, key=lambda entry: (*_group(entry), entry.quarantine_id))
         outcomes = [_decided(entry) for entry in given if entry.state is not QuarantineState.WAITING]
         waiting = (entry for entry in given if entry.state is QuarantineState.WAITING)
         for (table_id, _), group in groupby(waiting, key=_group):
             for part in batches(group, MOST_REPLAYED):
-                outcomes += self._replay_when_free(table_id, part, deadline)
+                outcomes += self._replay_when_free(table_id, part, left)
         return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
 
     def drop(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
@@ -82,11 +100,11 @@ class Replay:
         Idempotent. Raises UsageError for an id that no event has; RegistryError for a replayed event and LeaseBusy for
         a table that does not become free in time, when events of other tables may be dropped.
         """
-        deadline, ids = self._deadline(), defaultdict[int, list[int]](list)
+        left, ids = self._waiting_time(), defaultdict[int, list[int]](list)
         for entry in self.store.quarantine.chosen(quarantine_ids):
             ids[entry.table_id].append(entry.quarantine_id)
         for table_id, of_table in sorted(ids.items()):
-            with self.work.leased_when_free(table_id, deadline) as (lease, _):
+            with left.leased(table_id) as (lease, _):
                 self.late_slices.chain.catch_up()
                 self.store.quarantine.drop(lease, of_table, reason)
         return self.store.quarantine.chosen(quarantine_ids)
@@ -94,17 +112,19 @@ class Replay:
     def drop_waiting_of(self, table: TableName, reason: str) -> int:
         """Likewise drops all events of the table that wait; returns their number."""
         table_id = self.store.tables.table(table).table_id
-        with self.work.leased_when_free(table_id, self._deadline()) as (lease, _):
+        with self._waiting_time().leased(table_id) as (lease, _):
             self.late_slices.chain.catch_up()
             return self.store.quarantine.drop_waiting_of(lease, reason)
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self.timeout.total_seconds()
+    def _waiting_time(self) -> _WaitingTime:
+        return _WaitingTime(self.work, self.timeout.total_seconds())
 
-    def _replay_when_free(self, table_id: int, entries: Sequence[QuarantineEntry], deadline: float) -> list[Replayed]:
+    def _replay_when_free(
+        self, table_id: int, entries: Sequence[QuarantineEntry], left: _WaitingTime
+    ) -> list[Replayed]:
         with ExitStack() as held:
             try:
-                lease, keeper = held.enter_context(self.work.leased_when_free(table_id, deadline))
+                lease, keeper = held.enter_context(left.leased(table_id))
             except (LeaseBusy, UsageError) as error:
                 return [_waits(entry, str(error)) for entry in entries]
             return self._replay_group(lease, keeper, [entry.quarantine_id for entry in entries])

@@ -1,5 +1,6 @@
 """Replays and drops beside other processes that work on the tables of the events."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -17,6 +18,7 @@ from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.test_rivals import Meanwhile
 from tests.crash.world import World, apply_all, register_changes
+from tests.support.eventually import eventually
 from tests.support.metadata_store import MINUTE
 from tests.support.streams import run_sql
 
@@ -101,6 +103,24 @@ def test_a_call_has_one_deadline_for_all_its_tables(world: World) -> None:
         assert [each.state for each in limited.run(waiting(pipeline))] == [WAITING, WAITING]
     most_in_two_seconds, of_the_other_table = 12, 1
     assert len(asked.moments) <= most_in_two_seconds + of_the_other_table
+
+
+def test_what_a_replay_takes_for_one_table_does_not_count_as_waiting_for_the_next(world: World) -> None:
+    _, notes = with_two_tables(world)
+    timeout, held = timedelta(seconds=3), list[Lease]()
+    with world.process() as other:
+
+        def take_for_long(name: str, moment: Moment) -> None:
+            if name == "cut_file.put" and moment is Moment.BEFORE and not held:
+                held.extend(taken(other, notes))
+                assert eventually(lambda: time.monotonic() > began + timeout.total_seconds())
+            if name == "lease.acquire" and moment is Moment.ACKNOWLEDGED and held:
+                other.store.leases.release(held[0])
+
+        with world.process(take_for_long) as pipeline:
+            events, began = waiting(pipeline), time.monotonic()
+            found = by_table(pipeline, replace(pipeline.replay(), timeout=timeout).run(events))
+    assert (held[0].owner, found[notes].state) == ("another", REPLAYED)
 
 
 def test_what_was_dropped_before_the_lease_was_free_is_not_replayed(world: World) -> None:
