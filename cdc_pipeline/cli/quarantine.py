@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -112,8 +111,8 @@ def replay(
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="quarantine replay") as pipeline:
         quarantine, names = pipeline.store.quarantine, _table_names(pipeline)
-        chosen = chain.from_iterable(quarantine.waiting()) if everything else quarantine.chosen(quarantine_ids or ())
-        replayed = pipeline.replay().run(chosen)
+        replay = pipeline.replay()
+        replayed = replay.run_waiting() if everything else replay.run(quarantine.chosen(quarantine_ids or ()))
         names |= _table_names(pipeline)  # a table may be new, or removed meanwhile
         outcomes = [_outcome(outcome, names) for outcome in replayed]
     context.show(outcomes)
@@ -188,8 +187,8 @@ def _full_row(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]
 
 def _outcome(outcome: "Replayed", names: dict[int, str]) -> dict[str, Any]:
     return {
-        "id": outcome.kept.quarantine_id,
-        "table": names[outcome.kept.table_id],
+        "id": outcome.quarantine_id,
+        "table": names[outcome.table_id],
         "state": outcome.state.value,
         "slice": outcome.slice_number,
         "why": outcome.why or None,

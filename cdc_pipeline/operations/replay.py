@@ -38,7 +38,8 @@ log = structlog.get_logger()
 class Replayed:
     """The result for one event. `why`: why it is still quarantined, or why it was dropped."""
 
-    kept: QuarantineEntry
+    quarantine_id: int
+    table_id: int
     state: QuarantineState
     slice_number: int | None
     why: str
@@ -85,14 +86,12 @@ class Replay:
         On return, the events that fit are in registered late slices, which the next run applies. The others stay
         quarantined, and so do those of tables whose lease does not become free in time.
         """
-        left = self._waiting_time()
         given = sorted(entries, key=lambda entry: (*_group(entry), entry.quarantine_id))
-        outcomes = [_decided(entry) for entry in given if entry.state is not QuarantineState.WAITING]
-        waiting = (entry for entry in given if entry.state is QuarantineState.WAITING)
-        for (table_id, _), group in groupby(waiting, key=_group):
-            for part in batches(group, MOST_REPLAYED):
-                outcomes += self._replay_when_free(table_id, part, left)
-        return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
+        return self._run(part for _, group in groupby(given, key=_group) for part in batches(group, MOST_REPLAYED))
+
+    def run_waiting(self) -> tuple[Replayed, ...]:
+        """Likewise replays all events that wait. It holds those of one late slice at a time."""
+        return self._run(self.store.quarantine.waiting())
 
     def drop(self, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
         """Drops these events for good, table by table, except those that a killed replay has decided to replay.
@@ -119,12 +118,19 @@ class Replay:
     def _waiting_time(self) -> _WaitingTime:
         return _WaitingTime(self.work, self.timeout.total_seconds())
 
-    def _replay_when_free(
-        self, table_id: int, entries: Sequence[QuarantineEntry], left: _WaitingTime
-    ) -> list[Replayed]:
+    def _run(self, parts: Iterable[Sequence[QuarantineEntry]]) -> tuple[Replayed, ...]:
+        """`parts`: of one table and stream partition each."""
+        left, outcomes = self._waiting_time(), list[Replayed]()
+        for part in parts:
+            waiting = [entry for entry in part if entry.state is QuarantineState.WAITING]
+            outcomes += [_decided(entry) for entry in part if entry.state is not QuarantineState.WAITING]
+            outcomes += self._replay_when_free(waiting, left) if waiting else ()
+        return tuple(sorted(outcomes, key=lambda outcome: outcome.quarantine_id))
+
+    def _replay_when_free(self, entries: Sequence[QuarantineEntry], left: _WaitingTime) -> list[Replayed]:
         with ExitStack() as held:
             try:
-                lease, keeper = held.enter_context(left.leased(table_id))
+                lease, keeper = held.enter_context(left.leased(entries[0].table_id))
             except (LeaseBusy, UsageError) as error:
                 return [_waits(entry, str(error)) for entry in entries]
             return self._replay_group(lease, keeper, [entry.quarantine_id for entry in entries])
@@ -151,7 +157,7 @@ class Replay:
                 number = self._register(table, ready[0].stream_partition, decoded, lease, keeper)
                 numbers |= dict.fromkeys(decoded.fitting, number)
         return [
-            Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
+            _result(entry, QuarantineState.REPLAYED, numbers[entry.quarantine_id])
             if entry.quarantine_id in numbers
             else _waits(entry, refused[entry.quarantine_id])
             if entry.state is QuarantineState.WAITING
@@ -201,12 +207,18 @@ def _group(entry: QuarantineEntry) -> tuple[int, int]:
     return entry.table_id, entry.stream_partition
 
 
+def _result(entry: QuarantineEntry, state: QuarantineState, slice_number: int | None, why: str = "") -> Replayed:
+    return Replayed(
+        quarantine_id=entry.quarantine_id, table_id=entry.table_id, state=state, slice_number=slice_number, why=why
+    )
+
+
 def _decided(entry: QuarantineEntry) -> Replayed:
-    return Replayed(kept=entry, state=entry.state, slice_number=entry.slice_number, why=entry.decision or "")
+    return _result(entry, entry.state, entry.slice_number, entry.decision or "")
 
 
 def _waits(entry: QuarantineEntry, why: str) -> Replayed:
-    return Replayed(kept=entry, state=QuarantineState.WAITING, slice_number=None, why=why)
+    return _result(entry, QuarantineState.WAITING, None, why)
 
 
 def _changed_types(known: Sequence[Column], schema: TableSchema) -> str:

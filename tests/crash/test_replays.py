@@ -1,5 +1,6 @@
 """Replays and drops beside other processes that work on the tables of the events."""
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,7 @@ def taken(pipeline: Pipeline, *tables: TableName) -> list[Lease]:
 
 
 def by_table(pipeline: Pipeline, outcomes: Sequence[Replayed]) -> dict[TableName, Replayed]:
-    return {pipeline.store.tables.table_by_id(each.kept.table_id).name: each for each in outcomes}
+    return {pipeline.store.tables.table_by_id(each.table_id).name: each for each in outcomes}
 
 
 def test_events_of_a_busy_table_wait_and_those_of_the_next_table_are_replayed(world: World) -> None:
@@ -123,6 +124,19 @@ def test_what_a_replay_takes_for_one_table_does_not_count_as_waiting_for_the_nex
     assert (held[0].owner, found[notes].state) == ("another", REPLAYED)
 
 
+def test_a_replay_of_all_events_holds_those_of_one_table_at_a_time(world: World) -> None:
+    tables, held = with_two_tables(world), list[set[int]]()
+
+    def look(name: str, moment: Moment) -> None:
+        if name == "cut_file.put" and moment is Moment.BEFORE:
+            held.append({each.table_id for each in gc.get_objects() if type(each) is QuarantineEntry})
+
+    with world.process(look) as pipeline:
+        assert {each.state for each in pipeline.replay().run_waiting()} == {REPLAYED}
+        numbers = [pipeline.store.tables.table(table).table_id for table in tables]
+    assert held == [{number} for number in numbers]
+
+
 def test_what_was_dropped_before_the_lease_was_free_is_not_replayed(world: World) -> None:
     with_two_tables(world)
     with world.process() as other:
@@ -139,7 +153,7 @@ def test_events_of_a_table_that_is_removed_meanwhile_hold_up_no_others(world: Wo
         removal = replace(other.removal(), listed=())
         meanwhile = Meanwhile("lease.acquire", lambda: removal.remove_table(things, with_lake=False))
         with world.process(meanwhile) as pipeline:
-            gone, replayed = sorted(pipeline.replay().run(waiting(pipeline)), key=lambda each: each.kept.table_id)
+            gone, replayed = sorted(pipeline.replay().run(waiting(pipeline)), key=lambda each: each.table_id)
     assert (gone.state, replayed.state) == (WAITING, REPLAYED)
     assert "is no longer in the metadata store" in gone.why
 
