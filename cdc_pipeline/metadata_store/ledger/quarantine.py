@@ -169,7 +169,7 @@ class Quarantine:
             _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 
-    def drop(self, lease: Lease, quarantine_ids: Sequence[int], reason: str) -> tuple[QuarantineEntry, ...]:
+    def drop(self, lease: Lease, quarantine_ids: Sequence[int], reason: str) -> None:
         """Marks events of the leased table as dropped for good, in one transaction; they can still be read. Idempotent.
 
         Raises UsageError for an unknown id, RegistryError for a replayed event, StaleEpoch when another owner has the
@@ -183,7 +183,6 @@ class Quarantine:
             _check_waiting(left)
             which = _EVENT.c.quarantine_id.in_([entry.quarantine_id for entry in left])
             _decide(connection, which, QuarantineState.DROPPED, decision=reason)
-        return self.chosen(quarantine_ids)
 
     def drop_waiting_of(self, lease: Lease, reason: str) -> int:
         """Drops all events of the leased table that wait, likewise; returns their number."""
