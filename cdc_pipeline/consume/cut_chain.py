@@ -81,29 +81,29 @@ class CutChain:
                 )
         return self.store.registration.register(cut, assignment)
 
-    def register_late(self, late: LateSlice, schema: TableSchema, lease: Lease, before_put: Callable[[], None]) -> int:
+    def register_late(
+        self, late: LateSlice, schema: TableSchema, lease: Lease, before_put: Callable[[], None]
+    ) -> int | None:
         """Puts the file of a late slice and registers the slice; returns its number. Idempotent by the slice's id.
 
         The lease and the events are checked after the end of the chain was read, and `before_put` is called at last.
-        If another process puts a cut file meanwhile, this position is taken, and all of that is done again.
+        Returns None if another process puts a cut file there meanwhile, and registers that one: call it again then.
 
         Raises RegistryError while the stream has no boundary, and for an event that is replayed or dropped by now;
         StaleEpoch when another process has the lease.
         """
         new = cut_file(self._stream(), self._identities(), {late.slice.schema_id: schema}, late)
-        while True:
-            chain_position = self.store.streams.chain_position(self.name)
-            known = self.store.quarantine.number_or_open(late, lease)
-            if known is not None:
-                return known
-            self._refuse_forgotten(chain_position)
-            if chain_position == BEGINNING:
-                raise no_boundary(self.name)
-            before_put()
-            found = self._decide(chain_position, new)
-            if found is None:
-                return self.store.quarantine.replay(late, chain_position, lease)
+        chain_position = self.store.streams.chain_position(self.name)
+        if (known := self.store.quarantine.number_or_open(late, lease)) is not None:
+            return known
+        self._refuse_forgotten(chain_position)
+        if chain_position == BEGINNING:
+            raise no_boundary(self.name)
+        before_put()
+        if (found := self._decide(chain_position, new)) is not None:
             self.adopt(found, chain_position)
+            return None
+        return self.store.quarantine.replay(late, chain_position, lease)
 
     def catch_up(self) -> int:
         """Registers every cut and late slice of the chain that the metadata store lacks; returns their number.

@@ -69,8 +69,8 @@ class Repair:
         The lease keeps other workers from applying slices after the position until the late slice is registered. Before
         the comparison, the table is marked as under repair: from then on, deletes leave tombstones. So a row that was
         deleted after the position stays deleted, because its tombstone has the newer version. The mark stays when the
-        repair fails while it puts the cut file of the late slice or registers the slice, because another process may
-        register that slice later.
+        repair fails while it puts the cut file of the late slice or registers what is decided there, because another
+        process may register that slice later.
 
         Raises UsageError for a keyless table, SnapshotError while a snapshot of the table is being taken.
         """
@@ -123,13 +123,7 @@ class Repair:
         return version
 
     def _register(
-        self,
-        table: TableName,
-        held: HeldPosition,
-        boundary: Boundary,
-        version: int,
-        lease: Lease,
-        keeper: LeaseKeeper,
+        self, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease, keeper: LeaseKeeper
     ) -> Repaired:
         may_be_decided, number = False, None
 
@@ -145,7 +139,9 @@ class Repair:
             if found.num_rows:
                 row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
                 late = self.late_slices.write(row, _STREAM_PARTITION, folder, rows, lake_table.schema)
-                number = self.late_slices.chain.register_late(late, lake_table.schema, lease, before_put)
+                while number is None:
+                    may_be_decided = False  # also after a round in which another file took the position
+                    number = self.late_slices.chain.register_late(late, lake_table.schema, lease, before_put)
             else:
                 self.work.store.tables.end_repair(lease)
         except BaseException:  # SystemExit, too, by which SIGTERM ends it

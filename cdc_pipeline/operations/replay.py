@@ -171,7 +171,9 @@ class Replay:
         """Registers a late slice of the events that fit; returns its number."""
         folder = f"replay-{decoded.fitting[0]}"
         late = self.late_slices.write(table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting)
-        number = self.late_slices.chain.register_late(late, decoded.schema, lease, keeper.check)
+        number = None
+        while number is None:
+            number = self.late_slices.chain.register_late(late, decoded.schema, lease, keeper.check)
         log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
         return number
 

@@ -166,6 +166,25 @@ def test_a_repair_that_fails_leaves_no_mark(world: World, name: str) -> None:
         assert not pipeline.store.tables.table(things).under_repair
 
 
+def test_a_repair_that_fails_after_a_cut_took_its_place_in_the_chain_leaves_no_mark(world: World) -> None:
+    things, taken = without_a_row(world), set[str]()
+
+    def cut_then_fail(step: str, moment: Moment) -> None:
+        taken.add(step)
+        if moment is not Moment.BEFORE or "lake_table.compare" not in taken:
+            return
+        if step == "cut_file.put":
+            taken.add("the other cut")
+            register_changes(world)
+        if step == "chain_base.list" and "the other cut" in taken:
+            raise StoreAway("no answer", remedy="wait")
+
+    with world.process(cut_then_fail) as pipeline:
+        (repaired,) = pipeline.repair().run_each([things])
+        assert "no answer" in str(repaired.problem)
+        assert not pipeline.store.tables.table(things).under_repair
+
+
 def test_a_table_that_is_rewritten_before_it_is_copied_is_not_repaired(world: World) -> None:
     """To the held snapshot it is empty, so every row of the lake would be deleted."""
     things = without_a_row(world)
