@@ -6,27 +6,22 @@ from typing import Any
 from airflow.sdk import DAG, AssetWatcher, task
 from cdc_dag import changed_tables, chosen_tables, configured_settings, database_tag, default_args, runbook
 from cdc_other_task import check_goes_on
-from cdc_params import chosen_slots, poll_seconds, tables, target_file_mb, worker_slots
+from cdc_params import chosen_slots, refuse_unknown, snapshot_fields
 from cdc_trigger import SnapshotWantedTrigger
 
 SETTINGS = configured_settings()
 WANTED = SnapshotWantedTrigger(pipeline=SETTINGS.name, tables=[str(found.table) for found in SETTINGS.tables])
+FIELDS = snapshot_fields(SETTINGS)
 
 with DAG(
     dag_id="cdc_snapshot",
     description="Builds the initial lake of the chosen tables while the source keeps changing",
     doc_md=runbook("cdc_snapshot"),
     schedule=[changed_tables(SETTINGS, watchers=[AssetWatcher(name="snapshot_wanted", trigger=WANTED)])],
-    params={
-        "tables": tables(SETTINGS),
-        "concurrency": worker_slots(SETTINGS),
-        "target_file_mb": target_file_mb(SETTINGS),
-        "poll_seconds": poll_seconds(SETTINGS),
-    },
+    params=FIELDS,
     tags=["cdc", database_tag(SETTINGS)],
     default_args=default_args(),
     max_active_runs=1,
-    fail_fast=True,
 ):
 
     @task
@@ -34,6 +29,7 @@ with DAG(
         from cdc_pipeline.wiring import opened_pipeline
         from snapshot.wiring import snapshot_runs
 
+        refuse_unknown(dag_run.conf, FIELDS)
         with opened_pipeline() as pipeline:
             return snapshot_runs(pipeline).begin(chosen_tables(dag_run.run_type, params), chosen_slots(params))
 

@@ -1,6 +1,6 @@
 """The fields of the DAGs' forms, each with its title, description and range."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,20 @@ WHAT = "What"
 HOW = "How"
 OTHER_TASK_SLOTS = 2
 """Task slots of Airflow that are not for workers: one is for the orchestrator, and one stays free for slices."""
+
+
+def refuse_unknown(conf: Mapping[str, Any] | None, fields: Iterable[str]) -> None:
+    """Raises UsageError for a name in the run's `conf` that no field has: Airflow would run with the field's default.
+
+    `fields`: as the DAG declares them, because Airflow adds the names of `conf` to the `params` of a task.
+    """
+    known = sorted(fields)
+    if unknown := sorted(set(conf or {}) - set(known)):
+        raise UsageError(
+            f"the run's conf has {', '.join(unknown)}, which the DAG does not know",
+            expected=f"only {', '.join(known)}",
+            remedy="start another run with the right names",
+        )
 
 
 def tables(settings: Settings) -> Param:
@@ -57,7 +71,16 @@ def moment_of(until: str) -> datetime:
         ) from error
 
 
-def worker_slots(settings: Settings) -> Param:
+def snapshot_fields(settings: Settings) -> dict[str, Param]:
+    return {
+        "tables": tables(settings),
+        "concurrency": _worker_slots(settings),
+        "target_file_mb": _target_file_mb(settings),
+        "poll_seconds": _poll_seconds(settings),
+    }
+
+
+def _worker_slots(settings: Settings) -> Param:
     most = max(1, conf.getint("core", "parallelism") - OTHER_TASK_SLOTS)
     return Param(
         min(settings.snapshot.concurrency, most),
@@ -85,7 +108,7 @@ def chosen_slots(params: Mapping[str, Any]) -> int:
     return int(params["concurrency"])
 
 
-def target_file_mb(settings: Settings) -> Param:
+def _target_file_mb(settings: Settings) -> Param:
     default = max(1, settings.snapshot.target_file_bytes >> 20)
     return Param(
         default,
@@ -98,7 +121,7 @@ def target_file_mb(settings: Settings) -> Param:
     )
 
 
-def poll_seconds(settings: Settings) -> Param:
+def _poll_seconds(settings: Settings) -> Param:
     return Param(
         max(1, round(settings.snapshot.poll_interval.total_seconds())),
         type="integer",

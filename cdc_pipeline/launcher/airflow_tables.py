@@ -1,12 +1,13 @@
-"""Creates or upgrades Airflow's tables: an empty database gets a copy of what Airflow's own migration made at set-up.
+"""Prepares Airflow's tables and its key: an empty database gets a copy of what Airflow's migration made at set-up.
 
-    python -m cdc_pipeline.launcher.airflow_tables              in the database of Airflow's settings
+    python -m cdc_pipeline.launcher.airflow_tables              in AIRFLOW_HOME and the database of Airflow's settings
     python -m cdc_pipeline.launcher.airflow_tables --template   makes the copy, if it is missing
 
 The migration takes Airflow about nine seconds of processor time, the copy less than one. Without a copy of these
 versions, or for a database of another version, Airflow migrates.
 """
 
+import base64
 import hashlib
 import os
 import re
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -82,6 +83,23 @@ def prepare(url: str, template: Path) -> bool:
         return True
 
 
+def keep_key(home: Path) -> None:
+    """Writes `airflow.cfg` with a key for what Airflow encrypts, unless the file exists.
+
+    Airflow's processes would each make one when they start: one that reads the file before another has written it
+    stays without a key, and the API then fails on every run that waits for a trigger.
+    """
+    config = home / "airflow.cfg"
+    home.mkdir(parents=True, exist_ok=True)
+    unfinished = home / f"airflow.{os.getpid()}.unfinished"
+    unfinished.touch(mode=0o600)
+    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    unfinished.write_text(f"[core]\nfernet_key = {key}\n", encoding="utf-8")
+    with suppress(FileExistsError):
+        config.hardlink_to(unfinished)
+    unfinished.unlink()
+
+
 def libpq_url(url: str) -> str:
     """Returns SQLAlchemy's URL for libpq, which refuses an unencoded `=` in the value of a parameter."""
     parts = urlsplit(url)
@@ -143,7 +161,9 @@ def _run(command: list[str], environment: Mapping[str, str]) -> str:
 def main() -> None:
     if sys.argv[1:] == ["--template"]:
         make_template(template_path(), os.environ)
-    elif not prepare(os.environ[DATABASE_VARIABLE], template_path()):
+        return
+    keep_key(Path(os.environ["AIRFLOW_HOME"]))
+    if not prepare(os.environ[DATABASE_VARIABLE], template_path()):
         sys.exit(subprocess.run(_MIGRATE, check=False).returncode)
 
 

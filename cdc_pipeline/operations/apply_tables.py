@@ -3,10 +3,12 @@
 A table that fails never stops the others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
+from threading import Event
 from typing import Any
 
 import structlog
@@ -27,6 +29,7 @@ log = structlog.get_logger()
 
 _SHOWN = ("inserted", "updated", "deleted", "ignored")
 _FAILED = (SnapshotState.FAILED, SnapshotState.ABANDONED)
+_LEASE_WAIT, _LEASE_POLL_SECONDS = timedelta(minutes=1), 1
 _UNKNOWN = "no event has shown the table's columns yet"
 
 
@@ -50,6 +53,10 @@ class TableResult:
             **{what: sum(getattr(outcome.counts, what) for outcome in outcomes) for what in _SHOWN},
             "ended": str(self.error) if self.error else self.applied.ended if self.applied else "",
         }
+
+
+def _busy(results: Iterable[TableResult]) -> list[TableName]:
+    return [result.table for result in results if isinstance(result.error, LeaseBusy)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,17 +165,23 @@ class SliceRuns:
         log.info("slice run ended", **result.row())
         return result.row()
 
-    def backfill(self, tables: Sequence[TableName], *, until: datetime | None = None) -> list[dict[str, Any]]:
+    def backfill(
+        self, tables: Sequence[TableName], *, until: datetime | None = None, wait: timedelta = _LEASE_WAIT
+    ) -> list[dict[str, Any]]:
         """Applies the waiting slices of each table as far as possible, also of tables that pause.
 
-        Afterwards raises one of the errors that stopped tables, preferably one that a later try can solve, such as
-        LeaseBusy while another worker has the table.
+        `wait`: for how long tables that other workers have are tried again, after all others are done. Afterwards
+        raises one of the errors that stopped tables, preferably one that a later try can solve, such as LeaseBusy.
         """
-        results = self.apply(tables, until=until, by_hand=True)
-        errors = [result.error for result in results if result.error is not None]
+        results = {result.table: result for result in self.apply(tables, until=until, by_hand=True)}
+        deadline = time.monotonic() + wait.total_seconds()
+        while (busy := _busy(results.values())) and time.monotonic() < deadline:
+            Event().wait(_LEASE_POLL_SECONDS)
+            results |= {result.table: result for result in self.apply(busy, until=until, by_hand=True)}
+        errors = [result.error for result in results.values() if result.error is not None]
         for error in sorted(errors, key=lambda found: not (found.retryable or isinstance(found, LeaseBusy))):
             raise error
-        return [result.row() for result in results]
+        return [result.row() for result in results.values()]
 
     def _check_pause(self, table: TableName) -> None:
         row = self.store.tables.table(table)

@@ -42,10 +42,19 @@ def test_a_busy_table_keeps_a_backfill_waiting_after_all_others_are_done(world: 
         busy_id, free_id = (pipeline.store.tables.table(name).table_id for name in (busy, free))
         lease = pipeline.store.leases.acquire(busy_id, owner="another", duration=timedelta(minutes=1))
         with pytest.raises(LeaseBusy):
-            pipeline.slice_runs().backfill(world.tables)
+            pipeline.slice_runs().backfill(world.tables, wait=timedelta(0))
         assert count_waiting(pipeline.store, free_id) == 0
         assert count_waiting(pipeline.store, busy_id) > 0
         assert "is held by another" in pipeline.maintenance().maintain(busy)["ended"]
         pipeline.store.leases.release(lease)
         assert [report["claims"] for report in pipeline.slice_runs().backfill(world.tables)] == [1, 0, 0]
         assert count_waiting(pipeline.store, busy_id) == 0
+
+
+def test_a_backfill_waits_for_a_table_that_another_worker_has_for_a_moment(world: World) -> None:
+    """So that slice runs of many tables, each of which is busy now and then, let it end."""
+    busy, *_ = world.tables
+    with world.process() as pipeline:
+        busy_id = pipeline.store.tables.table(busy).table_id
+        pipeline.store.leases.acquire(busy_id, owner="another", duration=timedelta(seconds=2))
+        assert [report["claims"] for report in pipeline.slice_runs().backfill(world.tables)] == [1, 1, 1]

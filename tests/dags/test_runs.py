@@ -174,6 +174,17 @@ def test_a_snapshot_is_refused_by_an_airflow_that_runs_one_task_at_a_time(
     assert '"begin[-1]": "failed"' in output
 
 
+@pytest.mark.parametrize("dag_id", ["cdc_snapshot", "cdc_backfill"])
+def test_a_run_whose_conf_has_a_misspelt_name_does_not_run_with_the_default_instead(
+    installation: Installation, dag_id: str
+) -> None:
+    set_up_and_consume(installation.pipeline)
+    ended = installation.run(dag_id, table=[str(installation.items)])
+    assert ended["state"] == "failed"
+    table_id = installation.pipeline.store.tables.table(installation.items).table_id
+    assert list(installation.pipeline.store.snapshot_history.snapshots(table_id)) == []
+
+
 @contextmanager
 def worker_slot(pipeline: Pipeline) -> Iterator["Future[int]"]:
     """One that works while the block runs, until every table has a snapshot."""

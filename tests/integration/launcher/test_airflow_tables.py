@@ -1,10 +1,13 @@
 """An empty database gets the tables of the template; any other is left to Airflow's own migration."""
 
+import stat
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 
-from cdc_pipeline.launcher.airflow_tables import prepare
+from cdc_pipeline.launcher.airflow_tables import keep_key, prepare
 from tests.support.command_line import query
 from tests.support.streams import run_sql
 
@@ -56,3 +59,17 @@ def test_without_a_template_or_with_a_broken_one_the_database_stays_empty(
     template.write_text(f"{TEMPLATE}\nSELECT 1 / 0;")
     assert not prepare(database, template)
     assert query(database, TABLES) == []
+
+
+def test_airflows_processes_find_one_key_that_nobody_else_reads_and_that_stays(tmp_path: Path) -> None:
+    home = tmp_path / "airflow"
+    keep_key(home)
+    (config,) = home.iterdir()
+    assert stat.S_IMODE(config.stat().st_mode) == 0o600
+    written = config.read_text()
+    parser = ConfigParser()
+    parser.read_string(written)
+    key = Fernet(parser["core"]["fernet_key"])
+    assert key.decrypt(key.encrypt(b"kwargs")) == b"kwargs"
+    keep_key(home)
+    assert (config.read_text(), list(home.iterdir())) == (written, [config])
