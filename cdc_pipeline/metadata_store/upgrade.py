@@ -64,13 +64,20 @@ def _known() -> set[str]:
 
 
 def _check_known(found: str | None) -> None:
-    if found is not None and found not in _known():
+    if found is None or found in _known():
+        return
+    if found < min(_known()):
         raise SetupError(
-            f"the metadata store has revision {found}, which this code does not know",
-            expected=f"revision {head()}",
-            remedy="install the version of cdc-pipeline that upgraded the store, or a newer one; or fill an empty store"
-            " with cdc rebuild",
+            f"the metadata store has revision {found}, from before the first release, which cannot be upgraded",
+            expected=f"a revision from {min(_known())} to {head()}",
+            remedy="begin again with an empty metadata store and another lake in pipeline.yml",
         )
+    raise SetupError(
+        f"the metadata store has revision {found}, which this code does not know",
+        expected=f"revision {head()}",
+        remedy="install the version of cdc-pipeline that upgraded the store, or a newer one; or fill an empty store"
+        " with cdc rebuild",
+    )
 
 
 def _revision(connection: Connection) -> str | None:
