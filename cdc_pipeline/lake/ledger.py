@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
 from cdc_pipeline.lake.ledger_values import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
@@ -24,7 +25,7 @@ def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = N
     latest = log.latest_version()
     if latest is None:
         return None
-    published = published_table(log.metadata(latest).get("configuration") or {})
+    published = published_table(log.metadata(latest).get("configuration") or {}, log.folder)
     uuid = published.table_uuid if published is not None else table_uuid
     if uuid is None:
         return LakeLedger(fence_number=NOTHING_APPLIED, lake_version=latest, steps=(), published=None, is_whole=True)
@@ -37,7 +38,7 @@ def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = N
             if after is not None and number <= after:
                 is_whole = True
                 break
-            found = _step(commit, number, highest)
+            found = _step(commit, number, highest, log.folder)
             if found is not None:
                 steps[found.key] = found
             if REWOUND_FROM in commit.user_metadata:
@@ -77,31 +78,43 @@ def properties_of(table: PublishedTable) -> dict[str, str]:
     return {f"{PREFIX}{name}": text for name, text in texts.items()}
 
 
-def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
-    """Returns None if nothing was published."""
-    texts = {name.removeprefix(PREFIX): text for name, text in properties.items() if name.startswith(PREFIX)}
-    if "table_uuid" not in texts:
+def published_table(properties: Mapping[str, str], folder: str) -> PublishedTable | None:
+    """Returns None if nothing was published. Raises LakeError if a property is missing.
+
+    `folder`: that of the log which has the properties.
+    """
+
+    def text(name: str) -> str:
+        if f"{PREFIX}{name}" not in properties:
+            raise LakeError(
+                f"the log in {folder} has no table property {PREFIX}{name}",
+                expected="all properties that a snapshot publishes; versions from before the first release wrote fewer",
+                remedy="begin again with an empty metadata store and another lake in pipeline.yml",
+            )
+        return properties[f"{PREFIX}{name}"]
+
+    if f"{PREFIX}table_uuid" not in properties:
         return None
     return PublishedTable(
-        table_uuid=UUID(texts["table_uuid"]),
-        source_oid=int(texts["source_oid"]),
-        stream=json.loads(texts["stream"]),
-        settings=json.loads(texts["settings"]),
-        schema=TableSchema.from_json(json.loads(texts["schema"])),
-        snapshot_id=texts["snapshot_id"],
-        fence_number=int(texts["fence_number"]),
-        cutoff_offset=texts["cutoff_offset"],
-        cutoff_version=texts["cutoff_version"],
-        cutoff_time=datetime.fromisoformat(texts["cutoff_time"]),
-        rows=int(texts["rows"]),
-        files=int(texts["files"]),
-        bytes=int(texts["bytes"]),
-        kept=int(texts["kept"]),
-        description=tuple(json.loads(texts["description"])),
+        table_uuid=UUID(text("table_uuid")),
+        source_oid=int(text("source_oid")),
+        stream=json.loads(text("stream")),
+        settings=json.loads(text("settings")),
+        schema=TableSchema.from_json(json.loads(text("schema"))),
+        snapshot_id=text("snapshot_id"),
+        fence_number=int(text("fence_number")),
+        cutoff_offset=text("cutoff_offset"),
+        cutoff_version=text("cutoff_version"),
+        cutoff_time=datetime.fromisoformat(text("cutoff_time")),
+        rows=int(text("rows")),
+        files=int(text("files")),
+        bytes=int(text("bytes")),
+        kept=int(text("kept")),
+        description=tuple(json.loads(text("description"))),
     )
 
 
-def _step(commit: Commit, number: int, highest: int | None) -> AppliedClaim | PublishedCommit | None:
+def _step(commit: Commit, number: int, highest: int | None, folder: str) -> AppliedClaim | PublishedCommit | None:
     """Returns None for a commit that is neither a claim nor a publication.
 
     `highest`: the lowest fence number to which a later commit rewound the lake; None without a rewind.
@@ -124,6 +137,6 @@ def _step(commit: Commit, number: int, highest: int | None) -> AppliedClaim | Pu
             fence_number=number,
             lake_version=commit.version,
             committed_at=commit.time,
-            table=published_table(metadata.get(PUBLISHED, {})),
+            table=published_table(metadata.get(PUBLISHED, {}), folder),
         )
     return None
