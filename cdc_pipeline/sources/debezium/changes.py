@@ -37,8 +37,8 @@ def changes_of(
 
     Debezium writes a key change as two events. The one that has both ids gives two changes, the other one gives none.
     `before_it`: the event of the same table and transaction right before this one. `alone`: the stream has one
-    partition, so the two events of a key change are adjacent. Raises Undecodable for an event without its row,
-    SourceError for a keyless table whose events lack the old row.
+    partition; of a table with an id, also that the event is beyond all places in the log that were read before. Raises
+    Undecodable for an event without its row, SourceError for a keyless table whose events lack the old row.
     """
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
@@ -50,7 +50,7 @@ def changes_of(
     if after is None:
         shown = "its document was deleted by then, or capture.mode leaves it out" if lacks_document(event) else ""
         raise Undecodable(f"has no after: {shown or 'the row is missing'}")
-    if after.keys() == layout.known_names and is_plain(event, after, layout, before_it=before_it, alone=alone):
+    if after.keys() == layout.known_names and is_plain(event, after, layout, before_it=before_it):
         return (Change(operation=Operation.UPDATE if event.operation == "u" else Operation.INSERT, values=after),)
     return shown_changes(event, after, layout, before_it=before_it, alone=alone)
 
@@ -95,9 +95,7 @@ def shown_changes(
     return (Change(operation=Operation.UPDATE if partial else Operation.INSERT, values=values, absent=tuple(absent)),)
 
 
-def is_plain(
-    event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
-) -> bool:
+def is_plain(event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: EnvelopeEvent | None) -> bool:
     """Returns whether an event that has every column surely hides no value and keeps its id, as most events do.
 
     Then its row is the change. `shown_changes` decides about the others.
@@ -111,7 +109,7 @@ def is_plain(
             return False
     elif before_it is not None and before_it.operation == "d":
         return False
-    elif not _may_hide_values(event, moved=False, alone=alone):
+    elif not _may_hide_values(event, moved=False, alone=False):
         return True
     try:
         return PLACEHOLDERS.isdisjoint(after.values())
@@ -211,8 +209,8 @@ def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:
     """Returns whether the source may leave values out of such an event. If not, a placeholder is a real value.
 
     PostgreSQL does so in updates and in the create event of a key change. A create without headers does not show
-    whether it belongs to a key change: with several stream partitions the delete event may be in another one. Other
-    sources may leave large values out of any row.
+    whether it belongs to a key change, whose delete event may be in another stream partition or in an earlier run. It
+    belongs to none if it is `alone`. Other sources may leave large values out of any row.
     """
     if event.source.get("connector") in _WITHOUT_PLACEHOLDERS:
         return False

@@ -182,7 +182,8 @@ class DebeziumDecoder:
         adding.touches = layout.name, memory
         if event.operation == "d" and self._begins_key_change(event, adding, layout):
             return None
-        changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
+        alone = self._alone and (own > before or layout.schema.is_keyless)  # else it may be sent again
+        changes = changes_of(event, layout, before_it=before_it, alone=alone)
         version = (
             version_in_fields(event, changes, raw, layout, memory, self._sequence_by)
             if self._sequence_by
@@ -227,9 +228,13 @@ class DebeziumDecoder:
             table.watched = watched
 
     def _begins_key_change(self, event: EnvelopeEvent, adding: Adding, layout: Layout) -> bool:
-        """Returns whether the next event is the second one of a key change that `event` begins."""
+        """Returns whether the next event is the second one of a key change that `event` begins, or the same delete."""
         following = adding.following()
-        return following is not None and attempt(partial(self._is_key_change, event, following, layout)) is True
+        if following is None:
+            return False
+        if self._alone and layout.schema.key and (following.value, following.key) == (event.value, event.key):
+            return True  # sent twice: the second one may be right before the create, which needs the row that is there
+        return attempt(partial(self._is_key_change, event, following, layout)) is True
 
     def _is_key_change(self, event: EnvelopeEvent, following: EnvelopeEvent, layout: Layout) -> bool:
         settings = self._tables.table_of(following)

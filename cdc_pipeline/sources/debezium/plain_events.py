@@ -187,7 +187,7 @@ class PlainTable:
             return False
         if event.key is not None and not self.layout.allows((event.key,)):
             return False
-        return is_plain(event, row, self.layout, before_it=before_it, alone=self.alone)
+        return is_plain(event, row, self.layout, before_it=before_it)
 
     def _keep_ids(self, events: Sequence[EnvelopeEvent], rows: Sequence[Fields], keys: Sequence[Fields]) -> bool:
         if keys and not all(map(self.layout.key_names.issubset, keys)):
