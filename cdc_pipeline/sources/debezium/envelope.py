@@ -102,6 +102,8 @@ def read_line(line: bytes) -> EnvelopeEvent | Skipped:
         raise Undecodable("is no JSON object")
     if "value" in document and "op" not in document:
         return read_message(document)
+    if "topic" in document and isinstance(document.get("payload"), str):  # as kcat -J writes it
+        return read_message({**document, "value": document["payload"]})
     return _read_value(document, key=None, key_fields=None, headers=None)
 
 
@@ -200,18 +202,24 @@ def _microseconds(value: Fields) -> int | None:
 
 
 def _headers(headers: object) -> Fields:
-    """Reads headers that are written as one object, as a list of pairs, or as a list of objects with key and value."""
+    """Reads headers: one object, or a list of pairs, of names and values in turn, or of objects.
+
+    An object of the list has key and value, or a name with its value.
+    """
     if isinstance(headers, dict):
         return headers
     if not isinstance(headers, list):
         raise Undecodable("has headers that are neither an object nor a list")
     found: dict[str, Any] = {}
-    for header in headers:
+    in_turn = bool(headers) and isinstance(headers[0], str) and len(headers) % 2 == 0
+    for header in zip(headers[::2], headers[1::2], strict=True) if in_turn else headers:
         match header:
             case [str(name), value]:
                 found[name] = value
             case {"key": str(name), "value": value}:
                 found[name] = value
+            case dict() if len(header) == 1 and "key" not in header:
+                found.update(header)
             case _:
                 raise Undecodable("has a header that is no pair of key and value")
     return found

@@ -37,6 +37,7 @@ def event(document: Any) -> EnvelopeEvent:
         {"payload": ENVELOPE},
         {"key": None, "value": ENVELOPE},
         {"topic": "t", "partition": 0, "key": '{"id": 1}', "value": json.dumps(ENVELOPE), "headers": []},
+        {"topic": "t", "partition": 0, "key": '{"id": 1}', "payload": json.dumps(ENVELOPE), "headers": []},
     ],
 )
 def test_an_envelope_is_the_same_in_every_wrapping(document: dict[str, Any]) -> None:
@@ -68,6 +69,8 @@ def test_columns_of_a_key_may_be_called_like_parts_of_its_wrapping(key: dict[str
         {"__debezium.oldkey": {"id": 4}},
         {"__debezium.oldkey": '{"id": 4}'},
         [["__debezium.oldkey", '{"id": 4}']],
+        ["trace", None, "__debezium.oldkey", '{"id": 4}'],
+        [{"trace": None}, {"__debezium.oldkey": '{"id": 4}'}],
         [{"key": "__debezium.oldkey", "value": '{"schema": {}, "payload": {"id": 4}}'}],
     ],
 )
@@ -82,6 +85,7 @@ def test_headers_tell_the_key_before(headers: Any) -> None:
         (None, "tombstone"),
         ({"key": {"id": 1}, "value": None}, "tombstone"),
         ({"schema": None, "payload": None}, "tombstone"),
+        ({"topic": "t", "key": '{"id": 1}', "payload": None}, "tombstone"),
         ({"ts_ms": 5}, "heartbeat"),
         ({"schema": {}, "payload": {"ts_ms": 5}}, "heartbeat"),
         ({"status": "BEGIN", "id": "7:8", "event_count": None, "ts_ms": 5}, "transaction metadata"),
@@ -118,6 +122,11 @@ def test_a_flattened_row_is_no_message_whose_fields_it_has(row: Any) -> None:
     assert "flattened" in str(found)
 
 
+def test_a_record_of_kcat_has_its_key() -> None:
+    found = event({"topic": "t", "headers": ["a", "b"], "key": '{"id": 1}', "payload": json.dumps(ENVELOPE)})
+    assert (found.key, found.headers) == ({"id": 1}, {"a": "b"})
+
+
 def test_an_empty_line_is_skipped() -> None:
     assert read_line(b"\n") == Skipped(kind="blank line")
 
@@ -136,6 +145,10 @@ def test_an_empty_line_is_skipped() -> None:
         (b'{"payload": 7}', "a payload that is no JSON object"),
         (b'{"value": {"op": "c"}, "headers": 7}', "headers"),
         (b'{"value": {"op": "c"}, "headers": [7]}', "a header that is no pair"),
+        (b'{"value": {"op": "c"}, "headers": ["a", "b", "c"]}', "a header that is no pair"),
+        (b'{"value": {"op": "c"}, "headers": [{"key": "a"}]}', "a header that is no pair"),
+        (b'{"payload": "{}"}', "a payload that is no JSON object"),
+        (b'{"topic": "t", "payload": "no json"}', "holds a text that is no JSON"),
     ],
 )
 def test_a_line_that_nobody_can_read_says_why(text: bytes, why: str) -> None:
