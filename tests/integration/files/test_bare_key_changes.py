@@ -56,3 +56,13 @@ def test_a_key_change_that_two_runs_read_brings_no_placeholder(events: EventFold
     events.write("0/a.jsonl", envelope("u", 4, after=KEPT))
     events.consume()
     assert events.rows("public.t") == [KEPT]
+
+
+@pytest.mark.parametrize(("big", "seen"), [(PLACEHOLDER, [INSERT["after"]]), ("b", [])])
+def test_the_old_row_stays_if_the_create_shows_its_key_change_and_waits(
+    events: EventFolder, big: str, seen: list[Row]
+) -> None:
+    events.write("0/a.jsonl", INSERT, DELETE, envelope("c", 2, after={"id": 2, "n": "x", "big": big}))
+    events.consume()
+    assert events.rows("public.t") == seen
+    assert ["the value of n does not fit" in each["reason"] for each in events.quarantined()] == [True]
