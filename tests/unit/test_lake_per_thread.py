@@ -17,6 +17,7 @@ class Session:
 
     def __init__(self, opened: "list[Session]") -> None:
         self.is_open = True
+        self.is_closed = False
         self.client = self
         opened.append(self)
 
