@@ -30,7 +30,7 @@ def answer(tmp_path: Path) -> Iterator[Path]:
 
 
 def opened() -> S3ObjectStore:
-    return S3ObjectStore(LOCATION, timeout=timedelta(0))
+    return S3ObjectStore(LOCATION, timeout=timedelta(0), is_proven=True)
 
 
 def test_credentials_that_are_refreshed_and_still_expired_are_an_outage(answer: Path) -> None:
