@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -38,6 +38,7 @@ from cdc_pipeline.launcher.postgres import (
 from cdc_pipeline.launcher.project import CACHE
 from cdc_pipeline.settings.installation.endpoints import AIRFLOW_DATABASE
 from cdc_pipeline.settings.installation.ports import LOOPBACK, free_port
+from cdc_pipeline.settings.installation.state import write_private_text
 
 DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _MIGRATE = (sys.executable, "-m", "airflow", "db", "migrate")
@@ -90,14 +91,10 @@ def keep_key(home: Path) -> None:
     stays without a key, and the API then fails on every run that waits for a trigger.
     """
     config = home / "airflow.cfg"
-    home.mkdir(parents=True, exist_ok=True)
-    unfinished = home / f"airflow.{os.getpid()}.unfinished"
-    unfinished.touch(mode=0o600)
-    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    unfinished.write_text(f"[core]\nfernet_key = {key}\n", encoding="utf-8")
-    with suppress(FileExistsError):
-        config.hardlink_to(unfinished)
-    unfinished.unlink()
+    if not config.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+        write_private_text(config, f"[core]\nfernet_key = {key}\n")
 
 
 def libpq_url(url: str) -> str:
