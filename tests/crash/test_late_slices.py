@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -28,12 +29,7 @@ def test_a_repair_that_was_taken_over_decides_nothing_any_more(world: World) -> 
 
     def rival() -> None:
         world.expire_leases()
-        with world.process() as other:
-            assert other.repair().run(things).rows_written == 1
-        run_sql(world.source_url, f"DELETE FROM {things.table}")
-        with world.process() as other:
-            consume(other)
-            apply_all(other)
+        repair_and_delete(world, things)
 
     with world.process(Meanwhile("slice_file.put", rival)) as pipeline, pytest.raises(StaleEpoch):
         pipeline.repair().run(things)
@@ -69,15 +65,7 @@ def shortly_leased(pipeline: Pipeline) -> TableWork:
 def test_a_repair_whose_lease_expired_before_the_put_decides_nothing(world: World) -> None:
     things = without_a_row(world)
 
-    def rival() -> None:
-        with world.process() as other:
-            assert other.repair().run(things).rows_written == 1
-        run_sql(world.source_url, f"DELETE FROM {things.table}")
-        with world.process() as other:
-            consume(other)
-            apply_all(other)
-
-    lost = LeaseLost("lake_table.compare", rival)
+    lost = LeaseLost("lake_table.compare", partial(repair_and_delete, world, things))
     with world.process(lost) as pipeline, pytest.raises(StaleEpoch, match="could not be renewed in time"):
         replace(pipeline.repair(), work=shortly_leased(pipeline)).run(things)
     go_on(world)
@@ -111,6 +99,16 @@ def without_a_row(world: World) -> TableName:
         apply_all(pipeline)
     lose_a_row(world, world.tables[0])
     return world.tables[0]
+
+
+def repair_and_delete(world: World, things: TableName) -> None:
+    """What another worker does: repairs the table, which lacks a row, and applies a delete of all rows."""
+    with world.process() as other:
+        assert other.repair().run(things).rows_written == 1
+    run_sql(world.source_url, f"DELETE FROM {things.table}")
+    with world.process() as other:
+        consume(other)
+        apply_all(other)
 
 
 def begin_snapshot(world: World, table: TableName) -> None:

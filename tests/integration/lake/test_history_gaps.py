@@ -28,6 +28,13 @@ def feed(store: LocalObjectStore, table: LakeTable) -> Feed:
     return Feed(store=store, table=table)
 
 
+def unordered(lake: SparkLake, store: LocalObjectStore) -> tuple[LakeTable, Feed]:
+    """A table whose events may come in any order."""
+    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
+    lake.create_table(table)
+    return table, Feed(store=store, table=table)
+
+
 def test_what_changed_meanwhile_ends_and_begins_periods(
     lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
 ) -> None:
@@ -62,9 +69,7 @@ def test_what_changed_meanwhile_ends_and_begins_periods(
 
 def test_a_table_without_order_says_when_an_id_was_deleted(lake: SparkLake, store: LocalObjectStore) -> None:
     """An event that arrives after the history was switched on may be older than other rows, but not than its delete."""
-    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
+    table, feed = unordered(lake, store)
     lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
     lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 3, 1), event("u", 9, 2, name="b", age=1)]))
     lake.upsert(table, feed.claim([event("i", 5, 1, name="c", age=1)]))
@@ -74,9 +79,7 @@ def test_a_table_without_order_says_when_an_id_was_deleted(lake: SparkLake, stor
 def test_a_truncate_meanwhile_ends_the_periods_of_a_table_without_order(
     lake: SparkLake, store: LocalObjectStore
 ) -> None:
-    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
+    table, feed = unordered(lake, store)
     lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
     lake.upsert(replace(table, keeps_history=False), feed.claim([event("t", 3)]))
     lake.upsert(table, feed.claim([event("i", 5, 2, name="b", age=1)]))
@@ -177,9 +180,7 @@ def test_an_id_that_was_deleted_meanwhile_ends_when_late_events_come_first(
 def test_an_id_whose_tombstone_was_purged_meanwhile_ends_after_its_last_event(
     lake: SparkLake, store: LocalObjectStore
 ) -> None:
-    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
+    table, feed = unordered(lake, store)
     events = [event("i", 1, 1, name="a", age=1), event("i", 2, 2, name="a", age=1), event("u", 7, 2, name="a", age=1)]
     lake.upsert(table, feed.claim(events))
     off = replace(table, keeps_history=False)
@@ -196,9 +197,7 @@ def test_an_id_that_an_older_export_lacks_was_away_also_if_a_later_event_confirm
     lake: SparkLake, store: LocalObjectStore
 ) -> None:
     """The slices behind the export's cutoff are applied again, and bring the id back."""
-    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
+    table, feed = unordered(lake, store)
     lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
     later = feed.claim([event("u", 7, 2, name="a", age=1)])
     lake.upsert(table, later)
