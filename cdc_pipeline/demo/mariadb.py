@@ -168,7 +168,12 @@ def _create_data(folder: Path, install: str) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     where = ("--no-defaults", f"--datadir={unfinished}", "--skip-test-db", "--auth-root-authentication-method=normal")
     outcome = subprocess.run(
-        [install, *where, *_as_this_user()], capture_output=True, text=True, check=False, cwd=folder
+        [install, *where, *_as_this_user()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder / "temporary")},  # it starts a server too
     )
     if outcome.returncode:
         raise SetupError(

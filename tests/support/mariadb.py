@@ -1,5 +1,6 @@
 """A real MariaDB server for tests, and a fresh database for each test, on MariaDB or MySQL."""
 
+import os
 import re
 import secrets
 import shutil
@@ -90,6 +91,21 @@ def mariadb_process(*options: str) -> Iterator[ServerProcess]:
         yield process
 
 
+def _create_data(command: list[str], data: Path, temporary: Path, run_as: dict[str, Any]) -> None:
+    created = subprocess.run(
+        command,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=data,
+        env={**os.environ, "TMPDIR": str(temporary)},  # the command starts a server too
+        extra_groups=[],
+        **run_as,
+    )
+    assert created.returncode == 0, f"{command[0]} ended with {created.returncode}: {created.stdout[-2000:]}"
+
+
 @contextmanager
 def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Iterator[ServerProcess]:
     """A server in a new folder.
@@ -109,17 +125,7 @@ def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Ite
             account.take(data)
             account.take(temporary)
         run_as: dict[str, Any] = {} if account is None else {"user": account.user_id, "group": account.group_id}
-        created = subprocess.run(
-            create(data),
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=data,
-            extra_groups=[],
-            **run_as,
-        )
-        assert created.returncode == 0, f"{created.args[0]} ended with {created.returncode}: {created.stdout[-2000:]}"
+        _create_data(create(data), data, temporary, run_as)
         where = [f"--datadir={data}", f"--tmpdir={temporary}", f"--port={port}", f"--socket={data}/s"]
         where.append(f"--init-file={folder}/role.sql")
         url = f"mysql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"
