@@ -76,9 +76,9 @@ def rewrite_plan(worn: Iterable[WornFile], need: MaintenanceSettings) -> Rewrite
     """Chooses the files to rewrite: first small files, then files by their share of deleted rows.
 
     Small files of one partition are merged once there are `need.small_files` of them. The smallest come first. A file
-    that is larger than all smaller ones together stays out, so that a file is rewritten again only after about as much
-    was added as it holds, or at `need.deleted_share`. Larger files are rewritten one by one at that share. The run ends
-    at `need.run_bytes`; its first group has at least the files that it takes to make any progress.
+    that is larger than all smaller ones together begins another group, so that a file is rewritten again only after
+    about as much was added as it holds, or at `need.deleted_share`. Larger files are rewritten one by one at that
+    share. The run ends at `need.run_bytes`; its first group has at least the files that it takes to make any progress.
     """
     small, chosen = defaultdict[PartitionValues, list[WornFile]](list), list[tuple[WornFile, ...]]()
     decayed = list[WornFile]()
@@ -87,7 +87,7 @@ def rewrite_plan(worn: Iterable[WornFile], need: MaintenanceSettings) -> Rewrite
             small[file.partition].append(file)
         elif file.deleted_share >= need.deleted_share:
             decayed.append(file)
-    merges = [_of_like_size(files, need) for files in small.values() if len(files) >= need.small_files]
+    merges = [group for files in small.values() for group in _of_like_size(files, need)]
     merges.sort(key=len, reverse=True)
     decayed.sort(key=lambda file: (-file.deleted_share, file.path))
     wanted = [*merges, *((file,) for file in decayed)]
@@ -102,15 +102,22 @@ def rewrite_plan(worn: Iterable[WornFile], need: MaintenanceSettings) -> Rewrite
     return RewritePlan(groups=tuple(chosen), left=sum(map(len, wanted)) - sum(map(len, chosen)))
 
 
-def _of_like_size(files: Sequence[WornFile], need: MaintenanceSettings) -> tuple[WornFile, ...]:
-    ordered = sorted(files, key=lambda file: (file.size_bytes, file.path))
-    total = 0
-    for number, file in enumerate(ordered):
-        if number >= need.small_files and file.size_bytes > total:
-            decayed = (other for other in ordered[number:] if other.deleted_share >= need.deleted_share)
-            return (*ordered[:number], *decayed)
+def _of_like_size(files: Sequence[WornFile], need: MaintenanceSettings) -> list[tuple[WornFile, ...]]:
+    """Returns groups of enough files, each with files that are not larger than all smaller ones of it together.
+
+    Without the groups of larger files, those would become more and more: the newest files rarely hold as much as one.
+    """
+    groups, total = list[list[WornFile]]([[]]), 0
+    for file in sorted(files, key=lambda file: (file.size_bytes, file.path)):
+        if len(groups[-1]) >= need.small_files and file.size_bytes > total:
+            groups.append([])
+            total = 0
+        groups[-1].append(file)
         total += file.size_bytes
-    return tuple(ordered)
+    few = groups.pop() if len(groups[-1]) < need.small_files else []
+    if groups:
+        groups[0] += (file for file in few if file.deleted_share >= need.deleted_share)
+    return [tuple(group) for group in groups]
 
 
 def _within(group: tuple[WornFile, ...], room: int) -> tuple[WornFile, ...]:

@@ -1,6 +1,8 @@
 """Which files a run of maintenance rewrites."""
 
 import json
+import random
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -30,6 +32,12 @@ def large(path: str, size_bytes: int, deleted: int) -> WornFile:
         pytest.param(sized(1, 2), [], 0, id="too few small files"),
         pytest.param(sized(3, 1, 2), [["1", "2", "3"]], 0, id="enough small files"),
         pytest.param(sized(10, 11, 12, 99), [["10", "11", "12"]], 0, id="the last one holds more than all others"),
+        pytest.param(
+            sized(1, 2, 3, 20, 21), [["1", "2", "3"]], 0, id="too few of the larger ones"
+        ),
+        pytest.param(
+            sized(1, 2, 3, 20, 21, 22), [["1", "2", "3"], ["20", "21", "22"]], 0, id="enough of the larger ones, too"
+        ),
         pytest.param(sized(10, 11, 12, 33), [["10", "11", "12", "33"]], 0, id="the last one holds as much"),
         pytest.param(
             [*sized(1, 2, 3), large("98", 98, 20), large("99", 99, 19)], [["1", "2", "3", "98"]], 0,
@@ -66,6 +74,27 @@ def test_a_run_rewrites_what_reading_suffers_from_most(
     plan = rewrite_plan(files, NEED)
     assert [[file.path for file in group] for group in plan.groups] == groups
     assert plan.left == left
+
+
+def test_the_number_of_files_does_not_grow_with_that_of_claims() -> None:
+    """Each claim inserts some rows and updates some of the last ones, so that merged files hold few deleted rows."""
+    chance, need = random.Random(1), MaintenanceSettings(small_file_bytes=1 << 20)
+    rows, dead, place, counts = dict[str, int](), Counter[str](), dict[int, str](), list[int]()
+    for claim in range(1, 1_601):
+        written = {claim * 10 - chance.randrange(200) for _ in range(90)} | {claim * 10 + new for new in range(10)}
+        dead.update(place[row] for row in written if row in place)
+        rows[f"claim-{claim}"] = len(written)
+        place |= dict.fromkeys(written, f"claim-{claim}")
+        if claim % need.small_files == 0:
+            worn = [
+                WornFile(path=path, size_bytes=rows[path], rows=rows[path], deleted_rows=dead[path]) for path in rows
+            ]
+            for number, group in enumerate(rewrite_plan(worn, need).groups):
+                merged, old = f"merged-{claim}-{number}", {file.path for file in group}
+                rows[merged] = sum(rows.pop(path) - dead.pop(path, 0) for path in old)
+                place |= {row: merged for row, path in place.items() if path in old}
+        counts.append(len(rows))
+    assert max(counts) < 3 * need.small_files
 
 
 def test_two_small_files_are_merged_even_if_they_are_more_than_a_run_may_rewrite() -> None:
