@@ -1,5 +1,6 @@
 """Consumers that share a stream: who is alive, and which stream partitions each of them owns."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -103,13 +104,15 @@ def is_read(connection: Connection, stream: str) -> bool:
 def fair_share(owners: Mapping[int, str | None], owner: str, alive: Sequence[str]) -> frozenset[int]:
     """Returns the stream partitions that `owner` is to own: what it has, and free ones, up to its part of all.
 
-    `owners`: by stream partition. `alive`: the consumers, with `owner`, in one order for all of them. The first ones
-    get one more where the number of stream partitions cannot be divided.
+    `owners`: by stream partition. `alive`: the consumers, with `owner`, in one order for all of them. Where the number
+    of stream partitions cannot be divided, those that have most get one more: so nobody lets go for a newcomer's sake
+    of what that one would have instead.
     """
     each, rest = divmod(len(owners), len(alive))
-    most = each + (alive.index(owner) < rest)
-    own = [number for number, has in owners.items() if has == owner]
-    free = [number for number, has in owners.items() if has not in alive]
+    has = Counter(owners.values())
+    most = each + (sorted(alive, key=lambda each: -has[each]).index(owner) < rest)
+    own = [number for number, by in owners.items() if by == owner]
+    free = [number for number, by in owners.items() if by not in alive]
     return frozenset([*own, *free][:most])
 
 
@@ -123,7 +126,8 @@ def _alive(connection: Connection, stream: str, owner: str, lifetime: timedelta)
     values = {"seen_at": now, "expires_at": now + lifetime}
     new = insert_or(_CONSUMER).values(stream=stream, owner=owner, **values)
     connection.execute(new.on_conflict_do_update(index_elements=["stream", "owner"], set_=values))
-    connection.execute(delete(_CONSUMER).where(_CONSUMER.c.stream == stream, _CONSUMER.c.expires_at <= now))
+    is_dead = (_CONSUMER.c.owner != owner) & (_CONSUMER.c.expires_at <= now)
+    connection.execute(delete(_CONSUMER).where(_CONSUMER.c.stream == stream, is_dead))
     owners = select(_CONSUMER.c.owner).where(_CONSUMER.c.stream == stream)
     return list(connection.scalars(owners.order_by(_CONSUMER.c.owner)).all())
 

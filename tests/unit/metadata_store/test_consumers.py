@@ -20,6 +20,17 @@ def test_after_each_took_its_share_every_partition_has_one_owner(partitions: int
     assert max(counts) - min(counts) <= 1
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 3, 5])
+@pytest.mark.parametrize("newcomer", ["a", "z"])
+def test_a_consumer_that_reads_goes_on_whoever_joins(partitions: int, newcomer: str) -> None:
+    """One that has nothing left waits without letting go, so its partition would stand still."""
+    readers = [f"m{number}" for number in range(partitions)]
+    owners: dict[int, str | None] = dict(enumerate(readers))
+    alive = sorted([*readers, newcomer])
+    assert [fair_share(owners, owner, alive) for owner in readers] == [{number} for number in range(partitions)]
+    assert fair_share(owners, newcomer, alive) == set()
+
+
 def test_a_consumer_keeps_what_it_has_when_another_dies() -> None:
     owners: dict[int, str | None] = {0: "dead", 1: "a", 2: "dead", 3: "a"}
     assert fair_share(owners, "a", ["a"]) == {0, 1, 2, 3}
