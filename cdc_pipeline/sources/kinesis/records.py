@@ -26,7 +26,7 @@ from cdc_pipeline.time_slice import EPOCH
 log = structlog.get_logger()
 
 _MICROSECOND = timedelta(microseconds=1)
-_NOTES_PER_RETENTION = 4
+_NOTES_PER_RETENTION = 96
 
 
 @dataclass(slots=True, kw_only=True)

@@ -127,12 +127,14 @@ class ShardsStream:
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Raises StreamMoved if there is a new shard or another stream, or one shows not every change any more.
 
-        Looks every half minute, and when a shard has ended.
+        Looks every half minute, and when a shard has ended. Raises SourceAway if it cannot look then: once the end of
+        the last shard is registered without its successors, there is nothing to read, and nobody looks again.
         """
         ended = self._count_ended()
         if time.monotonic() >= self._next_check or ended != self._ended:
-            self._next_check, self._ended = time.monotonic() + _CHECK_SECONDS, ended
-            self._check_shards()
+            self._next_check = time.monotonic() + _CHECK_SECONDS
+            self._check_shards(is_needed=ended != self._ended)
+            self._ended = ended
         return self._inner.check(registered)
 
     def confirm(self, commit_position: int) -> None:
@@ -146,11 +148,13 @@ class ShardsStream:
     def _count_ended(self) -> int:
         return sum(lines.is_done for lines in self._lines.values())
 
-    def _check_shards(self) -> None:
+    def _check_shards(self, *, is_needed: bool) -> None:
         for name in self._streams:
             try:
                 stream = self._client.describe(name)
             except SourceAway as error:
+                if is_needed:
+                    raise
                 log.warning("new shards not looked for", found=error.found)
                 return
             shards = {} if stream is None else stream.shards

@@ -1,0 +1,47 @@
+"""A shard that closes while its successors cannot be asked for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SourceAway
+from cdc_pipeline.sources.kinesis.shards import Fetched, ShardStream
+from tests.support.shards import MemoryStreams, ShardFeed
+
+ORDERS = "public.orders"
+TABLES = ({"name": ORDERS, "id": ["id"], "columns": {"id": "int", "note": "text"}},)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClosingStreams(MemoryStreams):
+    """The first fetch closes the only shard, and from then on the server does not answer what shards there are."""
+
+    closes: bool = True
+    is_away: bool = False
+
+    def fetch(self, stream: ShardStream, iterator: str) -> Fetched | None:
+        if self.closes:
+            self.replace_shards(ORDERS, ("shard-0",), "shard-1")
+            self.closes, self.is_away = False, True
+        return MemoryStreams.fetch(self, stream, iterator)
+
+    def describe(self, name: str) -> ShardStream | None:
+        if self.is_away:
+            raise SourceAway("the server does not answer")
+        return MemoryStreams.describe(self, name)
+
+
+def test_the_end_of_a_shard_is_registered_once_its_successors_are_known(tmp_path: Path, store_url: str) -> None:
+    """Otherwise the stream would have no shard to read, and each consumer would wait for one."""
+    streams = ClosingStreams()
+    feed = ShardFeed(folder=tmp_path, store_url=store_url, tables=TABLES, streams=streams)
+    feed.write(ORDERS, 1, "parent")
+    feed.set_up()
+    with pytest.raises(SourceAway):
+        feed.go_on()
+    streams.is_away = False
+    assert feed.notes(ORDERS) == {}
+    feed.write(ORDERS, 2, "child", shard="shard-1")
+    feed.go_on()
+    assert feed.notes(ORDERS) == {1: "parent", 2: "child"}
