@@ -16,6 +16,7 @@ from pydantic_settings.exceptions import SettingsError as EnvironmentUnreadable
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.table_patterns import still_matching
 from cdc_pipeline.settings.yaml_text import parse_yaml, read_text
 
 DEFAULT_FILE = "pipeline.yml"
@@ -64,7 +65,7 @@ def parse_settings(
     overridden = _overlay(named, _environment_values(environment))
     include = overridden.get("include")
     if include and isinstance(include, list | set):
-        names = _stored_matching(path) if matching is None else matching
+        names = still_matching(_stored_matching(path) if matching is None else matching, include, overridden)
         overridden["tables"] = _with_matching(overridden.get("tables"), list(include), names)
     try:
         return Settings.model_validate(overridden | {_FOLDER: path.parent})

@@ -1,6 +1,6 @@
 """`include` and `exclude` of pipeline.yml: names with `*` and `?`, and the tables that match them. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 _PARTS = 3
@@ -19,6 +19,14 @@ def checked_pattern(pattern: str) -> str:
 def matching(names: Iterable[str], *, include: Collection[str], exclude: Collection[str]) -> tuple[str, ...]:
     """The matching names in alphabetical order. Parts are compared one by one, with letter case."""
     return tuple(sorted(name for name in names if _is_any(name, include) and not _is_any(name, exclude)))
+
+
+def still_matching(names: Collection[str], include: Iterable[object], settings: Mapping[str, object]) -> list[str]:
+    """Returns the names that match now, in their order; `exclude` is in `settings`. Mistakes are left to validation."""
+    exclude = settings.get("exclude")
+    excluded = [*map(str, exclude)] if isinstance(exclude, list | set) else []
+    now = matching(names, include=[*map(str, include)], exclude=excluded)
+    return [name for name in names if name in now]
 
 
 def _is_any(name: str, patterns: Collection[str]) -> bool:

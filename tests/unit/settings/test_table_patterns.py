@@ -56,6 +56,15 @@ def test_tables_that_match_are_kept_beside_the_file_and_listed_ones_keep_their_s
     assert json.loads((tmp_path / "pipeline.tables.json").read_text()) == [table.name for table in tables]
 
 
+def test_a_table_that_the_patterns_no_longer_match_is_left_out_before_the_source_is_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yml"
+    store_matching(path, ["shop.public.orders", "shop.public.customers", "shop.public.salaries"])
+    path.write_text(PATTERNS.replace("shop.*.tmp_?", "shop.public.sal*"), encoding="utf-8")
+    assert [table.name for table in load_settings(path, {}).tables] == ["shop.public.orders", "shop.public.customers"]
+    path.write_text(PATTERNS.replace("public.*", "public.o*"), encoding="utf-8")
+    assert [table.name for table in load_settings(path, {}).tables] == ["shop.public.orders"]
+
+
 @pytest.mark.parametrize("include", ["{a: b}", "5", "true", "shop.public.*"])
 def test_patterns_that_are_no_list_are_refused_by_their_line(include: str) -> None:
     assert "pipeline.yml line 10: include: " in refusal(f"{WHOLE}include: {include}\n")
