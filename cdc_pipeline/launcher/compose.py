@@ -118,8 +118,9 @@ def composition(settings: Settings) -> dict[str, Any]:
     for service in services.values():
         if service["image"] == OWN_IMAGE:
             service["volumes"] += _named_files(settings, PurePosixPath(deployment.config).parent)
-            if settings.on_s3:
+            if settings.on_s3 or settings.source.uses_aws:
                 service["environment"] |= dict.fromkeys(AWS_VARIABLES)
+            if settings.on_s3:
                 service["build"]["args"] = {"JARS": S3}
     return {"name": "cdc", "services": _escaped(services), "volumes": {"data": {}, "postgres": {}}}
 

@@ -20,6 +20,10 @@ class AwsStreams(SourceWithoutUrl):
         default=None, description="a file with credentials, as AWS's tools write it, relative to pipeline.yml"
     )
 
+    @property
+    def uses_aws(self) -> bool:
+        return True
+
 
 class KinesisSource(AwsStreams):
     """Streams of AWS Kinesis with JSON of Debezium or of AWS DMS.

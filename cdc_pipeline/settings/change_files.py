@@ -105,6 +105,10 @@ class ChangeFilesSource(SourceWithoutUrl):
         return is_on_s3(self.path)
 
     @property
+    def uses_aws(self) -> bool:
+        return self.on_s3
+
+    @property
     def ordered(self) -> bool:
         """Whether names and lines are the order. Else fields of each change are: files may come in any order."""
         return not self.order_by and self.format != "datastream"

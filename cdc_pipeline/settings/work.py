@@ -87,6 +87,11 @@ class SourceSettings(Frozen):
         del base
         return ()
 
+    @property
+    def uses_aws(self) -> bool:
+        """Whether the consumer needs credentials of AWS, or of a server with its protocol."""
+        return False
+
 
 class SourceWithoutUrl(SourceSettings):
     """A source that has no server, or is reached in another way than by one URL."""

@@ -184,6 +184,20 @@ def test_the_compose_file_is_the_one_that_the_description_makes(compose_settings
     assert written == compose_text(compose_settings), "run `make compose`"
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{kind: kinesis, stream: changes}",
+        "{kind: dynamodb}",
+        "{kind: change_files, path: 's3://bucket/changes', format: dms, order_by: [at]}",
+    ],
+)
+def test_a_source_in_aws_has_the_credentials_that_compose_has_also_without_a_lake_there(source: str) -> None:
+    services = composition(in_docker(source))["services"]
+    assert dict.fromkeys(AWS_VARIABLES).items() <= services["consumer"]["environment"].items()
+    assert services["consumer"]["build"].get("args") is None
+
+
 @pytest.mark.parametrize("name", ["compose_settings", "settings_on_s3", "settings_of_own_servers", "settings_of_files"])
 def test_containers_run_the_same_commands_in_the_same_environment(
     request: pytest.FixtureRequest, name: str, tmp_path: Path
