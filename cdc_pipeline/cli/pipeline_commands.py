@@ -131,7 +131,8 @@ def repair(
 ) -> None:
     """Write the rows in which the lake differs from the source.
 
-    No other rows are written. The stream may go on meanwhile. Exit code 1 when a table could not be repaired.
+    No other rows are written. Rows that the lake cannot hold are left alone and counted as withheld. The stream may go
+    on meanwhile. Exit code 1 when a table could not be repaired.
     """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="repair") as pipeline:

@@ -1,10 +1,12 @@
 """Repairs rows of the lake that differ from the source: registers a late slice with the source's rows of one position.
 
-Other rows are not rewritten. The slice's rows have the position's version, so later events replace them as usual.
+Other rows are not rewritten. The slice's rows have the position's version, so later events replace them as usual. A row
+of the source that the lake's types cannot hold is left alone: its copy has NULL where a value does not fit.
 """
 
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +24,7 @@ from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.operations.held_cuts import HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.late_slices import LateSlices
-from cdc_pipeline.operations.source_copies import SourceCopies
+from cdc_pipeline.operations.source_copies import RowId, SourceCopies, SourceCopy, ids_of
 from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
@@ -41,7 +43,8 @@ _POLL_SECONDS = 0.2
 class Repaired:
     """The repair of one table as of `position`. `slice_number`: of the late slice; None if nothing differed.
 
-    `problem`: why the table could not be repaired; `position` is None then.
+    `rows_withheld`: rows of the source that were left alone, because the lake's types cannot hold a value of them;
+    `why_withheld`: the reasons. `problem`: why the table could not be repaired; `position` is None then.
     """
 
     table: TableName
@@ -49,6 +52,8 @@ class Repaired:
     rows_written: int
     rows_removed: int
     slice_number: int | None
+    rows_withheld: int = 0
+    why_withheld: str | None = None
     problem: str | None = None
 
 
@@ -134,7 +139,7 @@ class Repair:
 
         try:
             lake_table = self.work.lake_table(table)
-            found = self._found(lake_table, held, version)
+            found, copy = self._found(lake_table, held, version)
             rows = _events(found, lake_table.schema, held.version, held.time)
             if found.num_rows:
                 row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
@@ -156,14 +161,19 @@ class Repair:
             rows_written=written,
             rows_removed=found.num_rows - written,
             slice_number=number,
+            rows_withheld=copy.rows_withheld,
+            why_withheld="; ".join(copy.why_withheld) or None,
         )
 
-    def _found(self, table: LakeTable, held: HeldPosition, version: int) -> pa.Table:
-        """Returns the rows that differ. Raises CdcError for more than MOST_ROWS, and if the copy would lack rows."""
+    def _found(self, table: LakeTable, held: HeldPosition, version: int) -> tuple[pa.Table, SourceCopy]:
+        """Returns the rows that differ, without the withheld ones, and the copy that was compared.
+
+        Raises CdcError for more than MOST_ROWS, and if the copy would lack rows.
+        """
         known = known_table(self.work.store, self.work.store.tables.table(table.name))
         with self.source.copy_at(held.exported) as source:
             source.columns(known)  # locks the table, and refuses one that was rewritten meanwhile
-            with self.copies.of(table.name, source, table.schema) as copy:
+            with self.copies.of(table.name, source, table.schema, with_ids=True) as copy:
                 found = self._differing(table, copy.key, version)
         if found.num_rows > MOST_ROWS:
             raise CdcError(
@@ -171,7 +181,7 @@ class Repair:
                 expected="a few rows to repair",
                 remedy="take a new snapshot of it: cdc snapshot",
             )
-        return found
+        return _without(found, copy.withheld_ids, table.schema), copy
 
     def _differing(self, table: LakeTable, source_key: str, version: int) -> pa.Table:
         """Returns the rows that differ in the lake table, or in the periods of its history that go on."""
@@ -179,19 +189,18 @@ class Repair:
         begun = begun_history(self.work.lake, table)
         if begun is None:
             return found
-        known = set(_ids(found, table.schema))
+        known = set(ids_of(found, table.schema))
         more = self.work.lake.differing_rows(begun[0], source_key, begun[1], most=MOST_ROWS + 1)
-        is_new = pa.array([each not in known for each in _ids(more, table.schema)], pa.bool_())
         # an id may have a wider type in the history, whose older periods need it
-        return pa.concat_tables([found, more.filter(is_new)], promote_options="permissive")
+        return pa.concat_tables([found, _without(more, known, table.schema)], promote_options="permissive")
 
     def _is_applied(self, table: TableName, number: int) -> bool:
         position = self.work.store.lake_positions.lake_position(self.work.store.tables.table(table).table_id)
         return position.applied_through >= number
 
 
-def _ids(rows: pa.Table, schema: TableSchema) -> list[tuple[object, ...]]:
-    return list(zip(*(rows[name].to_pylist() for name in schema.key), strict=True))
+def _without(rows: pa.Table, ids: AbstractSet[RowId], schema: TableSchema) -> pa.Table:
+    return rows.filter(pa.array([each not in ids for each in ids_of(rows, schema)], pa.bool_())) if ids else rows
 
 
 def _events(found: pa.Table, schema: TableSchema, version: str, moment: datetime) -> pa.Table:
