@@ -15,7 +15,7 @@ from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.operations.source_setup.lake_owner import owner_of_lake_table
+from cdc_pipeline.operations.source_setup.lake_owner import has_owner_object, owner_of_lake_table
 from cdc_pipeline.record import TableName, history_name
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, step
@@ -112,10 +112,21 @@ class PipelineRemoval:
         if claim is not None and claim.session:
             self.lake.cancel(claim.session, str(claim.claim_id))
         owner = owner_key(name)
-        count = sum(self._delete_objects(prefix, but=owner) for prefix in _prefixes(name))
+        count = sum(self._delete_objects(prefix, but=owner) for prefix in self._prefixes(name))
         with step(self.on_step, "removed_objects.delete"):
             self.objects.delete(owner)
         return count
+
+    def _prefixes(self, name: TableName) -> list[str]:
+        """Returns the folders of the table, without that of its history if a table has this name itself."""
+        areas = [table_prefix(area, name) for area in (CDC_EVENT, DB_SNAPSHOT, STAGING_AREA)]
+        history = history_name(name)
+        is_table = (
+            history in self.listed
+            or self.store.tables.find(history) is not None
+            or has_owner_object(history, objects=self.objects, on_step=self.on_step)
+        )
+        return [*areas, lake_key(name), *([] if is_table else [lake_key(history)])]
 
     def _delete_objects(self, prefix: str, *, but: str = "") -> int:
         """Deletes what is below the prefix, except `but`. Returns how many objects there were."""
@@ -123,8 +134,3 @@ class PipelineRemoval:
             found = [each.key for each in (*self.objects.list_prefix(prefix), *self.objects.unfinished(prefix))]
             self.objects.delete_all([key for key in found if key != but])
         return len(found)
-
-
-def _prefixes(name: TableName) -> list[str]:
-    areas = [table_prefix(area, name) for area in (CDC_EVENT, DB_SNAPSHOT, STAGING_AREA)]
-    return [*areas, lake_key(name), lake_key(history_name(name))]

@@ -60,6 +60,15 @@ def owner_of_lake_table(table: TableName, *, objects: ObjectStore, on_step: OnSt
         return None if published is None else LakeOwner(pipeline=published)
 
 
+def has_owner_object(table: TableName, *, objects: ObjectStore, on_step: OnStep) -> bool:
+    """Whether an object names an owner of the table. The Delta log, which may be half deleted, is not read."""
+    try:
+        _recorded(table, objects, on_step)
+    except ObjectMissing:
+        return False
+    return True
+
+
 def _recorded(table: TableName, objects: ObjectStore, on_step: OnStep) -> LakeOwner:
     with step(on_step, "lake_owner.get"):
         return LakeOwner(**json.loads(objects.get(owner_key(table))))

@@ -1,6 +1,7 @@
 """`cdc remove`: a table or the whole pipeline ends on the source, in the metadata store and, if asked, in the lake."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,6 +62,22 @@ def test_a_removed_table_is_gone_from_publication_and_store_and_its_neighbour_go
     assert go_on(rest) == {}
     assert in_lake(rest, "customers") == in_source(rest, "customers")
     remove_orders(world, with_lake=True)
+    assert [path for path in files_of(world) if "/orders/" in path] == []
+
+
+@pytest.mark.parametrize("owner", ["listed", "of another pipeline"])
+def test_a_removed_table_leaves_the_lake_of_a_table_that_is_named_like_its_history(world: World, owner: str) -> None:
+    run_sql(world.source_url, 'CREATE TABLE "orders.history" (id int PRIMARY KEY)')
+    named = [{"name": 'public."orders.history"'}]
+    another = {"name": "other", "source": {"publication": "other", "slot": postgres_of(world.settings).slot + "_2"}}
+    more = {} if owner == "listed" else another
+    neighbour = replace(world, settings=pipeline_settings(world.settings.folder, world.source_url, named, **more))
+    begin_again(neighbour)
+    before = [path for path in files_of(world) if "orders.history" in path]
+    assert any(path.startswith("datalake/") for path in before)
+    with (neighbour if owner == "listed" else without_orders(world)).process() as pipeline:
+        pipeline.removal().remove_table(name_of(world, "orders"), with_lake=True)
+    assert [path for path in files_of(world) if "orders.history" in path] == before
     assert [path for path in files_of(world) if "/orders/" in path] == []
 
 
