@@ -9,7 +9,7 @@ import structlog
 
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
-from cdc_pipeline.lake.fence import commit_info
+from cdc_pipeline.lake.fence import AGAIN, commit_info
 from cdc_pipeline.lake.fitting import fitted, taken_over
 from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
@@ -21,6 +21,8 @@ from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
+
+_OPERATION = "CDC SHAPE"
 
 
 class SchemaConflict(CdcError):
@@ -66,7 +68,7 @@ def follow(
             check_features(log, read, "a change of columns")
         words = reshaping.change.words()
         info = commit_info(
-            operation="CDC SHAPE", user_metadata=json.dumps({"shape": words}), read_version=read, now=clock()
+            operation=_OPERATION, user_metadata=json.dumps({"shape": words}), read_version=read, now=clock()
         )
         actions = actions_of(table, reshaping)
         may_commit()
@@ -117,6 +119,21 @@ def shape_at(log: DeltaLog, version: int) -> Shape:
     """Returns the shape of one version of the lake's table."""
     metadata = log.metadata(version)
     return shape_of(delta_fields(metadata), configuration_of(metadata), metadata["partitionColumns"])
+
+
+def before_next_shape(log: DeltaLog, app_id: str, latest: int) -> int:
+    """Returns the last version up to `latest` that has the columns of the last claim up to there.
+
+    A change of columns after that claim belongs to the next claim. Costs one read, and one more for each commit since
+    that claim.
+    """
+    found = latest
+    for commit in log.backwards(latest):
+        if commit.info.get("operation") == _OPERATION:
+            found = commit.version - 1
+        elif commit.transaction_version(app_id) is not None and AGAIN not in commit.user_metadata:
+            break
+    return found
 
 
 def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:

@@ -10,14 +10,19 @@ from uuid import UUID
 
 import structlog
 
+from cdc_pipeline.apply.table_work import TableWork
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.protocol import Lake, LakeTable
+from cdc_pipeline.lake.schema_change import before_next_shape
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.protocol import Source
+from cdc_pipeline.steps import step
 
 log = structlog.get_logger()
 
@@ -81,20 +86,28 @@ def begun_history(lake: Lake, table: LakeTable) -> tuple[LakeTable, int] | None:
     return None if version is None else (history, version)
 
 
-def shown_version(store: MetadataStore, lake: Lake, table: LakeTable, boundary: Boundary) -> int | None:
+def shown_version(work: TableWork, table: LakeTable, boundary: Boundary) -> int | None:
     """Returns the last lake version before the first claim after the boundary; None while slices up to the boundary
     are not applied, or no longer, since a rewind died before the metadata store knew of it.
 
-    It need not be the version of a claim: other commits, such as those of maintenance, count too.
+    It need not be the version of a claim: other commits, such as those of maintenance, count too. The commit that gives
+    the lake the columns of that first claim does not count, nor does any commit after it: the source did not have those
+    columns at the boundary.
     """
+    store = work.store
     table_id = store.tables.table(table.name).table_id
     claimed = store.lake_positions.applied_version(table_id, boundary.boundary_id)
-    fence = lake.read_fence(table)
+    fence = work.lake.read_fence(table)
     if claimed is None or fence is None:
         return claimed
     if fence.number < store.snapshots.fence_at(table_id, boundary.position):
         return None
     following = store.lake_positions.next_change(table_id, boundary.boundary_id)
     if following is None or fence.number < following.number:
-        return fence.lake_version
-    return claimed if following.lake_version is None else following.lake_version - 1
+        latest = fence.lake_version
+    elif following.lake_version is None:
+        return claimed
+    else:
+        latest = following.lake_version - 1
+    with step(work.on_step, "lake_schema.read"):
+        return before_next_shape(DeltaLog(work.objects, lake_key(table.name)), table.app_id, latest)

@@ -122,7 +122,7 @@ class Repair:
             raise SnapshotError(f"a snapshot of {table} is being taken", remedy="repair when it has ended")
         before = self.work.store.snapshots.fence_at(table_id, boundary.position) + 1
         ended = self.worker.apply_held(lease, keeper, table, before=before).ended
-        version = shown_version(self.work.store, self.work.lake, self.work.lake_table(table), boundary)
+        version = shown_version(self.work, self.work.lake_table(table), boundary)
         if version is None:
             raise CdcError(f"{table} cannot be repaired: {ended}", remedy="run cdc snapshot first")
         return version

@@ -126,7 +126,7 @@ class Verification:
 
         That version exists, because no claim crosses a requested boundary.
         """
-        version = shown_version(self.work.store, self.work.lake, self.work.lake_table(table), boundary)
+        version = shown_version(self.work, self.work.lake_table(table), boundary)
         if version is not None:
             return version
         try:
@@ -136,7 +136,7 @@ class Verification:
         row = self.work.store.tables.table(table)
         if self.work.store.snapshot_history.published_snapshot(row.table_id) is None:
             raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
-        return shown_version(self.work.store, self.work.lake, self.work.lake_table(table), boundary)
+        return shown_version(self.work, self.work.lake_table(table), boundary)
 
     def _compared(
         self, table: TableName, held: HeldPosition, version: int, database: Source, *, as_of: str | None

@@ -1,0 +1,77 @@
+"""`verify` compares a table as of its position, whatever becomes of the table before its turn comes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import LakeAway
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.verification import Verified
+from cdc_pipeline.steps import Moment, OnStep, no_step
+from tests.crash.world import World, apply_all, waiting_world
+from tests.support.pipelines import consume
+from tests.support.streams import run_sql
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    with waiting_world(postgres, tmp_path) as world, world.process() as pipeline:
+        apply_all(pipeline)
+        yield world
+
+
+def refuse_merges(name: str, moment: Moment) -> None:
+    if (name, moment) == ("lake_table.merge", Moment.BEFORE):
+        raise LakeAway("nothing answers")
+
+
+STEPS, IDS = (no_step, refuse_merges), ("the claim is applied", "only its columns are")
+
+
+def verified_while(world: World, happens: Callable[[], object]) -> tuple[Verified, ...]:
+    """The verdicts; `happens` is called once, when the first table is compared and the others are not."""
+    left = [happens]
+
+    def on_step(name: str, moment: Moment) -> None:
+        if (name, moment) == ("verification_file.delete", Moment.AFTER) and left:
+            left.pop()()
+
+    with world.process(on_step) as pipeline:
+        return pipeline.verification().verify(world.tables)
+
+
+def verified_while_altered(world: World, change: str, on_step: OnStep) -> tuple[Verified, ...]:
+    """The lake follows the second table's change of columns before that table is compared."""
+    columns = list[tuple[str, ...]]()
+
+    def happens() -> None:
+        run_sql(world.source_url, f"ALTER TABLE parts {change}", "INSERT INTO parts (thing, place) VALUES (-1, 'east')")
+        parts = world.tables[1]
+        with world.process(on_step) as pipeline:
+            columns.append(pipeline.lake.read_columns(pipeline.lake_table(parts)))
+            consume(pipeline)
+            pipeline.slice_runs().apply([parts])
+            columns.append(pipeline.lake.read_columns(pipeline.lake_table(parts)))
+
+    found = verified_while(world, happens)
+    assert columns[0] != columns[1]
+    return found
+
+
+@pytest.mark.parametrize("on_step", STEPS, ids=IDS)
+def test_a_column_that_is_added_after_the_position_is_no_difference(world: World, on_step: OnStep) -> None:
+    found = verified_while_altered(world, "ADD COLUMN more int", on_step)
+    assert [(each.problem, each.columns_missing, each.columns_extra) for each in found] == [("", (), ())] * 3
+    assert [each.is_equal for each in found] == [True] * 3
+
+
+@pytest.mark.parametrize("on_step", STEPS, ids=IDS)
+@pytest.mark.parametrize("change", ["DROP COLUMN amount", "RENAME COLUMN amount TO number"])
+def test_a_column_that_goes_after_the_position_is_no_difference_but_cannot_be_read(
+    world: World, change: str, on_step: OnStep
+) -> None:
+    things, parts, notes = verified_while_altered(world, change, on_step)
+    assert (things.is_equal, notes.is_equal) == (True, True)
+    assert 'column "amount" does not exist' in parts.problem
+    assert (parts.comparison, parts.columns_missing, parts.columns_extra) == (None, (), ())
