@@ -129,6 +129,12 @@ class Verification:
         version = shown_version(self.work, self.work.lake_table(table), boundary)
         if version is not None:
             return version
+        if (self.work.store.tables.table(table).cutoff_offset or "") > boundary.position:
+            raise CdcError(
+                f"{table} cannot be verified: a newer snapshot was published meanwhile",
+                expected="a snapshot from before the position",
+                remedy="run cdc verify again",
+            )
         try:
             ended = self.worker.slice_to_lake(table).ended
         except LeaseBusy:

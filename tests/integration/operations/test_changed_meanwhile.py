@@ -1,6 +1,7 @@
 """`verify` compares a table as of its position, whatever becomes of the table before its turn comes."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from cdc_pipeline.errors import LakeAway
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.steps import Moment, OnStep, no_step
-from tests.crash.world import World, apply_all, waiting_world
+from tests.crash.world import World, apply_all, take_snapshot, waiting_world
 from tests.support.pipelines import consume
 from tests.support.streams import run_sql
 
@@ -26,6 +27,7 @@ def refuse_merges(name: str, moment: Moment) -> None:
         raise LakeAway("nothing answers")
 
 
+HALF_A_MINUTE = timedelta(seconds=30)
 STEPS, IDS = (no_step, refuse_merges), ("the claim is applied", "only its columns are")
 
 
@@ -38,7 +40,7 @@ def verified_while(world: World, happens: Callable[[], object]) -> tuple[Verifie
             left.pop()()
 
     with world.process(on_step) as pipeline:
-        return pipeline.verification().verify(world.tables)
+        return pipeline.verification().verify(world.tables, timeout=HALF_A_MINUTE)
 
 
 def verified_while_altered(world: World, change: str, on_step: OnStep) -> tuple[Verified, ...]:
@@ -75,3 +77,19 @@ def test_a_column_that_goes_after_the_position_is_no_difference_but_cannot_be_re
     assert (things.is_equal, notes.is_equal) == (True, True)
     assert 'column "amount" does not exist' in parts.problem
     assert (parts.comparison, parts.columns_missing, parts.columns_extra) == (None, (), ())
+
+
+def test_a_newer_snapshot_that_is_published_meanwhile_ends_the_comparison_with_that_reason(world: World) -> None:
+    def happens() -> None:
+        run_sql(world.source_url, "INSERT INTO parts (thing, place) VALUES (-1, 'east')")
+        with world.process() as pipeline:
+            take_snapshot(pipeline, world.tables[1:2])
+
+    things, parts, notes = verified_while(world, happens)
+    assert (things.is_equal, notes.is_equal) == (True, True)
+    assert parts.comparison is None
+    assert "a newer snapshot was published meanwhile" in parts.problem
+    assert "run cdc verify again" in parts.problem
+    with world.process() as pipeline:
+        (again,) = pipeline.verification().verify(world.tables[1:2])
+    assert again.is_equal
