@@ -85,7 +85,9 @@ class QuarantineState(StrEnum):
     REPLAYED = "replayed"
     """Set by a replay, in the transaction that registers the late slice with the event."""
     DROPPED = "dropped"
-    """Set by a person, by the publication of a snapshot with a later cutoff, or when its snapshot ended unpublished."""
+    """Set by a person; by the publication of a snapshot with a later cutoff, or by the registration of the cut after
+    such a publication; or when its snapshot ended unpublished.
+    """
 
 
 class RequestState(StrEnum):

@@ -37,15 +37,15 @@ _LEDGER = {
         FROM cdc.snapshot WHERE state = 'published' ORDER BY snapshot_id""",
     "quarantine": """
         SELECT table_id, stream_partition, version, start_offset, end_offset, reason, "column", snapshot_id, place,
-            slice_number, CASE WHEN q.state = 'waiting' AND version < cutoff_version THEN 'dropped' ELSE q.state END
-        FROM cdc.quarantine AS q JOIN cdc.source_table USING (table_id) ORDER BY table_id, version, place""",
+            slice_number, state
+        FROM cdc.quarantine ORDER BY table_id, version, place""",
 }
 """All that has to come back.
 
 What does not: times of work, epochs, owners and attempts, figures of claims beside the rows that were read, failed
 claims and snapshots, that somebody asked for a cut where one was already, numbers of boundaries and of events in
-quarantine, mended texts, the catalogue's shapes that are younger than the snapshot, how far slices behind the base of
-the chain are forgotten, and that an event waits which the lake's snapshot holds.
+quarantine, mended texts, the catalogue's shapes that are younger than the snapshot, and how far slices behind the base
+of the chain are forgotten.
 """
 
 

@@ -14,6 +14,7 @@ from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Quaranti
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_gaps
 from cdc_pipeline.metadata_store.ledger.streams import check_owner, locked_partitions
+from cdc_pipeline.metadata_store.ledger.superseded_events import drop_registered_late
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.time_slice import Label
 
@@ -262,6 +263,7 @@ def _insert_quarantined(connection: Connection, cut: Cut, *, is_decided: bool) -
             rows = [row | {"created_at": cut.commit_time} for row in _not_quarantined(connection, rows)]
         if rows:
             connection.execute(insert(models.quarantine), rows)
+    drop_registered_late(connection, cut.quarantined)
 
 
 def _quarantined_row(cut: Cut, number: int, event: QuarantinedEvent) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from sqlalchemy.dialects.postgresql import insert
 from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record, batches
-from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry, drop_waiting
+from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
+from cdc_pipeline.metadata_store.ledger.superseded_events import drop_superseded, from_before
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
 
@@ -77,17 +78,13 @@ def drop_events_before(connection: Connection, snapshot: Snapshot) -> None:
     Also drops the rows of earlier snapshots, whatever their version. Events whose version nobody knows stay. A rebuild
     calls this for each publication of the lake, oldest first, when the rows of later snapshots are there already.
     """
-    older = (_EVENT.c.version < snapshot.cutoff_version) & (_EVENT.c.version != "")
     of_another = _EVENT.c.snapshot_id.is_not(None) & (_EVENT.c.snapshot_id != snapshot.snapshot_id)
     if snapshot.lake_version is not None:
         later = _SNAPSHOT.c.lake_version > snapshot.lake_version
         of_later = select(_SNAPSHOT.c.snapshot_id).where(_SNAPSHOT.c.table_id == snapshot.table_id, later)
         of_another &= _EVENT.c.snapshot_id.not_in(of_later)
-    drop_waiting(
-        connection,
-        (_EVENT.c.table_id == snapshot.table_id) & (older | of_another),
-        f"the snapshot {snapshot.snapshot_id} has a later cutoff",
-    )
+    which = from_before(snapshot.cutoff_version) | of_another
+    drop_superseded(connection, snapshot.table_id, which, snapshot.snapshot_id)
 
 
 def _check_active(connection: Connection, snapshot: Snapshot) -> None:

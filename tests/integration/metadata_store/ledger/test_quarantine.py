@@ -15,10 +15,15 @@ from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.states import QuarantineState, SliceState, SnapshotState
 from cdc_pipeline.record import encode_position, encode_version
+from tests.support.command_line import query
 from tests.support.metadata_store import Shop, opened_shop
 from tests.support.version_vector import version_vector
 
 MANY = 3_000
+WITHHELD = """
+    SELECT rows_withheld, since_position, position, reason
+    FROM cdc.v_withheld JOIN cdc.v_lake_position USING (table_id) WHERE table_id = {}
+    """
 AWKWARD = {"order_id": "1", "note": "\udcff \u0000 'é", "other": None}
 
 
@@ -225,6 +230,46 @@ def test_a_published_snapshot_drops_what_came_before_its_cutoff_and_keeps_the_re
     assert found[before.quarantine_id].state is QuarantineState.DROPPED
     assert found[before.quarantine_id].decision == "the snapshot first has a later cutoff"
     assert found[after.quarantine_id].state is QuarantineState.WAITING
+
+
+@pytest.mark.parametrize("by", ["its consumer", "its cut file"])
+@pytest.mark.parametrize("first", ["event", "snapshot"])
+def test_an_event_that_the_published_snapshot_contains_is_dropped_whichever_came_first(
+    shop: Shop, first: str, by: str
+) -> None:
+    """Waiting, it would hold the table's position, and keep tombstones, for a row that the lake has."""
+    assignment, lease = shop.assignment if by == "its consumer" else None, shop.acquire()
+    cut = replace(shop.cut(0, 1, {(shop.orders.table_id, 1): 5}), quarantined=(misfit(shop, 1),) * 2)
+    shop.publish(lease, 0, snapshot_id="older")
+    if first == "event":
+        shop.store.registration.register(cut, assignment)
+    shop.publish(lease, 2)
+    if first == "snapshot":
+        shop.store.registration.register(cut, assignment)
+    kept = shop.store.quarantine.entries()
+    assert [entry.state for entry in kept] == [QuarantineState.DROPPED] * 2
+    assert {entry.decision for entry in kept} == {"the snapshot first has a later cutoff"}
+    assert all(entry.decided_at is not None for entry in kept)
+    assert not shop.store.slices.awaits_late(shop.orders.table_id)
+    assert query(shop.url, WITHHELD.format(shop.orders.table_id)) == [(0, None, encode_position(2), None)]
+
+
+def test_a_cut_behind_a_publication_drops_no_event_that_the_snapshot_may_lack(shop: Shop) -> None:
+    lease, orders = shop.acquire(), shop.orders.table_id
+    shop.publish(lease, 2)
+    snapshot = shop.store.snapshots.create_snapshot(shop.new_snapshot(1, snapshot_id="of older files"))
+    shop.store.quarantined_rows.add(snapshot, 0, [QuarantinedRow(column="note", reason="r", payload=AWKWARD)])
+    unknown, behind = replace(misfit(shop, 1), version=""), misfit(shop, 2)
+    other = replace(misfit(shop, 1), table_id=shop.customers.table_id)
+    read = {(orders, 1): 0, (other.table_id, 1): 0}
+    shop.register(replace(shop.cut(0, 3, read), quarantined=(misfit(shop, 1), unknown, behind, other)))
+    waiting = shop.store.quarantine.entries(state=QuarantineState.WAITING)
+    assert [(entry.table_id, entry.version) for entry in waiting] == [
+        (orders, snapshot.cutoff_version),
+        (orders, ""),
+        (orders, behind.version),
+        (other.table_id, other.version),
+    ]
 
 
 def test_rows_of_a_snapshot_that_never_was_published_go_with_it(shop: Shop) -> None:
