@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake.claim_view import NO_NAMES, Views
+from cdc_pipeline.lake.claim_view import NO_NAMES, Views, missing_values
 from cdc_pipeline.lake.columns import HISTORY_TYPES, history_of
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.delta_log import DeltaLog
@@ -33,16 +33,16 @@ class AdoptedRows:
     def name_rows(self, lake_version: int) -> list[str]:
         """Makes views of the table's visible and hidden rows, with the history's columns.
 
-        Returns the columns that the table does not have; they are NULL.
+        Returns the columns that the table does not have; they have the value that the table gets once it has them.
         """
         shape = self.fitted.shape
         names = shape.lake_names(self.table.schema)
         table_log = DeltaLog(self.store, lake_key(self.table.name))
         theirs = shape_at(table_log, lake_version).lake_names(self.table.schema)
         sources = {names[name]: theirs[name] for name in names if name in theirs}
+        found = missing_values(shape) | {name: identifier(source) for name, source in sources.items()}
         values = [
-            f"CAST({identifier(sources[column.name]) if column.name in sources else 'NULL'} AS {column.type})"
-            f" AS {identifier(column.name)}"
+            f"CAST({found.get(column.name, 'NULL')} AS {column.type}) AS {identifier(column.name)}"
             for column in shape.columns
         ]
         url = self.store.spark_url(lake_key(self.table.name))

@@ -62,12 +62,17 @@ def claim_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> ClaimShape:
         key=table.schema.key,
         lacking=frozenset(name for name in lake.names if name not in everywhere),
         dropped=frozenset(name for name in lake.names if name not in anywhere),
-        missing={
-            column.name: f"CAST({value_literal(column.missing_value, column.missing_type)} AS {column.type})"
-            for column in lake.columns
-            if column.missing is not None and not column.dropped
-        },
+        missing=missing_values(lake),
     )
+
+
+def missing_values(lake: Shape) -> dict[str, str]:
+    """Returns column -> SQL of the value that rows written before the column was added have, where it is not NULL."""
+    return {
+        column.name: f"CAST({value_literal(column.missing_value, column.missing_type)} AS {column.type})"
+        for column in lake.columns
+        if column.missing is not None and not column.dropped
+    }
 
 
 def name_events(

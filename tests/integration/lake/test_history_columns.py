@@ -44,6 +44,29 @@ def test_the_history_follows_changed_columns(lake: SparkLake, store: LocalObject
     assert lake.compare(history_of(then), source, latest, as_of=version(1)).differing_rows == 0
 
 
+def test_rows_that_the_history_takes_over_before_a_column_have_its_default(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable
+) -> None:
+    """The history begins, or is switched on again, with the claim that brings the column to the table."""
+    before, city = TableSchema(columns=numbered("name"), key=("id",)), Column(name="city", type="text", number=3)
+    after = replace(before, columns=(*before.columns, replace(city, missing="Rome")), generation=2)
+    for name, had_one in {"begun": False, "again": True}.items():
+        then = replace(table, schema=before, name=replace(table.name, table=name))
+        lake.create_table(then)
+        feed = Feed(store=store, table=then)
+        lake.upsert(replace(then, keeps_history=had_one), feed.claim([event("i", 1, id_, name="a") for id_ in (1, 2)]))
+        meanwhile = [event("u", 2, 2, name="b"), event("i", 3, 3, name="c"), event("i", 4, 4, name="d")]
+        lake.upsert(replace(then, keeps_history=False), feed.claim(meanwhile))
+        changes = [event("u", 9, 1, name="a", city="Oslo"), event("u", 10, 4, name="e", city="Bern")]
+        lake.upsert(replace(then, schema=after), feed.claim(changes, schema=after))
+        rows = lake_table_rows(store, history_of(then))
+        periods = {(1, 1): "Rome", (1, 9): "Oslo", (2, 2): "Rome", (3, 3): "Rome", (4, 4): "Rome", (4, 10): "Bern"}
+        wanted = periods | ({(2, 1): "Rome"} if had_one else {})
+        assert {(row["id"], number_of(row[VERSION])): row["city"] for row in rows} == wanted
+        current = {row["id"]: row["city"] for row in rows if row[CURRENT]}
+        assert current == {row["id"]: row["city"] for row in lake_table_rows(store, then)}
+
+
 def test_a_snapshot_with_another_type_keeps_the_old_values_beside_the_new_ones(
     lake: SparkLake, store: LocalObjectStore, table: LakeTable
 ) -> None:
