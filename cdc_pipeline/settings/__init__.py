@@ -91,7 +91,7 @@ class TableSettings(Frozen):
         description="follow changes of the table's columns, with a new snapshot if needed, or stop the table",
     )
     dropped_columns: Literal["keep", "drop"] = Field(
-        default="keep", description="keep or drop the lake's values of a column that the source dropped"
+        default="keep", description="keep or drop the values in lake and history of a column that the source dropped"
     )
     as_text: tuple[str, ...] = Field(
         default=(),
