@@ -61,7 +61,7 @@ def claim_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> ClaimShape:
         columns=lake.types,
         key=table.schema.key,
         lacking=frozenset(name for name in lake.names if name not in everywhere),
-        dropped=frozenset(name for name in lake.names if name not in anywhere),
+        dropped=frozenset(column.name for column in lake.columns if column.dropped or column.name not in anywhere),
         missing=missing_values(lake),
     )
 

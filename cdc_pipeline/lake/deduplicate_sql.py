@@ -27,9 +27,9 @@ VERSIONS = "_cdc_versions"
 class ClaimShape:
     """The source's columns in the lake (id included) with their Spark types.
 
-    `lacking`: columns that some file of the claim lacks. `dropped`: columns that all its files lack. `missing`: SQL of
-    the value that rows written before the column was added have, if it is not NULL. `joint`: the columns of each
-    register; empty if each column but the id is one.
+    `lacking`: columns that some file of the claim lacks. `dropped`: columns that the source dropped, and those that all
+    files lack; only keyless tables ask. `missing`: SQL of the value that rows written before the column was added have,
+    if it is not NULL. `joint`: the columns of each register; empty if each column but the id is one.
     """
 
     columns: tuple[tuple[str, str], ...]

@@ -1,7 +1,8 @@
 """A claim of a keyless table, as Spark SQL: how many copies of each distinct row it adds or removes.
 
-Rows are equal if all their columns are equal; NULL equals NULL and NaN equals NaN. A delete that finds no copy does
-nothing. Where inserts may arrive after their deletes, such a delete stays as a hidden row until its insert arrives.
+Rows are equal if all their columns are equal; NULL equals NULL and NaN equals NaN. Columns that the source dropped do
+not count, because later events lack them. A delete that finds no copy does nothing. Where inserts may arrive after
+their deletes, such a delete stays as a hidden row until its insert arrives.
 """
 
 from cdc_pipeline.lake.change_sql import ACT
@@ -18,12 +19,15 @@ NET, COPIES = "cdc_net_change", "cdc_copies"
 def net_changes(shape: ClaimShape) -> str:
     """Returns SQL for NET: `_cdc_net` copies per content, never 0, at their newest version.
 
-    A repeated event counts once.
+    A repeated event counts once. If columns are not compared, `_cdc_added` has their values of each insert, newest
+    first.
     """
-    columns = _columns(shape)
+    columns, is_added = _columns(shape), f"{OPERATION} <> 'd'"
+    copy = f", first({_copy(shape)}) AS _cdc_copy" if shape.dropped else ""
+    added = f", sort_array(collect_list(_cdc_copy) FILTER (WHERE {is_added}), false) AS _cdc_added" if copy else ""
     return f"""
-        SELECT {columns}, max({VERSION}) AS {VERSION}, sum(IF({OPERATION} = 'd', -1, 1)) AS _cdc_net
-        FROM (SELECT DISTINCT {OPERATION}, {VERSION}, {columns} FROM {EVENT})
+        SELECT {columns}, max({VERSION}) AS {VERSION}, sum(IF({OPERATION} = 'd', -1, 1)) AS _cdc_net{added}
+        FROM (SELECT {OPERATION}, {VERSION}, {columns}{copy} FROM {EVENT} GROUP BY {OPERATION}, {VERSION}, {columns})
         GROUP BY {columns} HAVING sum(IF({OPERATION} = 'd', -1, 1)) <> 0"""
 
 
@@ -105,10 +109,11 @@ def _rows(shape: ClaimShape) -> str:
     """Returns SQL with one row to drop per content that is replaced, and one row to write per copy."""
     rest = "".join(f", _cdc_copy.kept_{number} AS {identifier(name)}" for number, name, _ in _rest(shape))
     nothing = "".join(f", CAST(NULL AS {type_}) AS {identifier(name)}" for _, name, type_ in _rest(shape))
-    fresh = f"array_repeat(named_struct('version', {VERSION}{_rest_of_new(shape)}), {{count}})"
+    new = f"(version, place) -> named_struct('version', version{_rest_of_new(shape)})"
     stay = "slice(_cdc_copies, 1, CAST(greatest(0, least(_cdc_final, size(_cdc_copies))) AS INT))"
     added = "CAST(greatest(0, abs(_cdc_final) - IF(_cdc_final < 0, 0, size(_cdc_copies))) AS INT)"
-    copies = f"IF({_replaced()}, concat({stay}, {fresh.format(count=added)}), {fresh.format(count=added)})"
+    fresh = f"transform(array_repeat({VERSION}, {added}), {new})"
+    copies = f"IF({_replaced()}, concat({stay}, {fresh}), {fresh})"
     return f"""
         SELECT {_columns(shape)}, _cdc_copy.version AS {VERSION}, {DELETED}, 'write' AS {ACT}{rest}
         FROM (SELECT {_columns(shape)}, _cdc_final < 0 AS {DELETED}, explode({copies}) AS _cdc_copy FROM {COPIES})
@@ -133,7 +138,7 @@ def _compared(shape: ClaimShape) -> list[tuple[str, str]]:
 
 
 def _rest(shape: ClaimShape) -> list[tuple[int, str, str]]:
-    """Returns the columns that no event of the claim has any more. Copies that stay keep their values there."""
+    """Returns the columns that are not compared. Copies that stay keep their values there."""
     return [(number, name, type_) for number, (name, type_) in enumerate(shape.columns) if name in shape.dropped]
 
 
@@ -143,7 +148,9 @@ def _copy(shape: ClaimShape) -> str:
 
 
 def _rest_of_new(shape: ClaimShape) -> str:
-    return "".join(f", 'kept_{number}', CAST(NULL AS {type_})" for number, _, type_ in _rest(shape))
+    """Returns SQL for the values of the new copy at `place`. Hidden rows have none: deletes lack these columns."""
+    value = "IF(_cdc_final < 0, NULL, get(_cdc_added, place).kept_{number})"
+    return "".join(f", 'kept_{number}', {value.format(number=number)}" for number, _, _ in _rest(shape))
 
 
 def _no_copies(shape: ClaimShape) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 from typing import Literal
 
 import pytest
@@ -13,9 +14,13 @@ from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from tests.support.lake import Feed, event, move, table_of, version
 from tests.support.lakes import Arm, publish_doubled
 from tests.support.reference.model import Event
+from tests.support.shapes import columns
 
 HISTORY = TableSchema(columns=(Column(name="n", type="int4"), Column(name="x", type="float8")), key=())
 SAME = 7.5
+BAG = columns("name text 1", "ends date 2", key=())
+WITHOUT_ENDS = columns("name text 1", key=())
+EARLY, LATE = date(2024, 1, 1), date(9999, 12, 31)
 
 
 def opened(arm: Arm, lake: Lake, table: LakeTable) -> Feed:
@@ -128,6 +133,39 @@ def test_a_delete_of_a_copy_that_has_not_come_yet_meets_it_later(lake: Lake, arm
     assert copies(arm, table) == {(2, "7.5"): 1}
     lake.upsert(table, feed.claim([copy("i", 2, 1, SAME), copy("i", 8, 1, SAME)]))
     assert copies(arm, table) == {(2, "7.5"): 1, (1, "7.5"): 1}
+
+
+def bag_rows(arm: Arm, table: LakeTable) -> Counter[tuple[object, object]]:
+    return Counter((row["name"], row["ends"]) for row in arm.rows(table) if not row[DELETED])
+
+
+def test_a_delete_that_waits_without_a_dropped_column_meets_the_replayed_insert_that_has_it(
+    lake: Lake, arm: Arm
+) -> None:
+    table = table_of(BAG)
+    feed = opened(arm, lake, table)
+    lake.upsert(table, feed.claim([event("i", 1, name="b", ends=EARLY)]))
+    deleted = feed.claim([event("d", 3, name="a")], schema=WITHOUT_ENDS)
+    assert lake.upsert(table, replace(deleted, tombstones=True)).counts.ignored == 1
+    replayed = feed.claim([event("i", 2, name="a", ends=LATE)])
+    late = tuple(replace(each, late=True) for each in replayed.slices)
+    lake.upsert(table, replace(replayed, slices=late, late=True, tombstones=True))
+    assert bag_rows(arm, table) == {("b", EARLY): 1}
+
+
+def test_deletes_beside_replayed_events_find_rows_that_have_values_in_a_dropped_column(lake: Lake, arm: Arm) -> None:
+    table = table_of(BAG)
+    feed = opened(arm, lake, table)
+    lake.upsert(table, feed.claim([event("i", number, name=name, ends=EARLY) for number, name in ((1, "b"), (2, "c"))]))
+    lake.upsert(table, feed.claim([event("i", 6, name="d")], schema=WITHOUT_ENDS))
+    late = feed.slice([event("i", number, name="a", ends=ends) for number, ends in ((3, EARLY), (4, LATE), (5, None))])
+    ordinary = [event("d", 7, name="b"), event("d", 8, name="c"), event("i", 8, name="e"), event("d", 9, name="d")]
+    work = feed.claim(ordinary, schema=WITHOUT_ENDS)
+    slices = (replace(late, late=True), *work.slices)
+    work = replace(work, first_number=late.number, slices=slices, late=True, tombstones=True)
+    counts = lake.upsert(table, work).counts
+    assert (counts.inserted, counts.deleted, counts.ignored) == (4, 3, 0)
+    assert bag_rows(arm, table) == {("a", EARLY): 1, ("a", LATE): 1, ("a", None): 1, ("e", None): 1}
 
 
 @pytest.mark.parametrize("deletes", ["hard", "soft"])

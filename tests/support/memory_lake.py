@@ -276,8 +276,8 @@ class MemoryLake:
         events = [event for event in events_of(self._store, work, fitted.shape) if event.version >= work.cutoff_version]
         if table.schema.is_keyless:
             known = {place for content in work.slices for place in fitted.shape.lake_names(content.schema).values()}
-            dropped = tuple(column.name for column in fitted.shape.columns if column.name not in known)
-            given = tuple(name for name in columns if name not in dropped)
+            given = tuple(name for name in columns if name in known.intersection(fitted.shape.shown))
+            dropped = tuple(name for name in columns if name not in given)
             after, effects = keyless_claim(table, work, before, events, given, dropped)
         else:
             after, effects = keyed_claim(table, work, before, events, columns)

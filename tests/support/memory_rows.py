@@ -142,30 +142,31 @@ def keyless_claim(
 ) -> tuple[Rows, Counter[str]]:
     """Copies that stay keep their versions, newest first. A delete without a copy stays hidden, if it may be met.
 
-    `dropped`: columns of which no event has a value. They are kept, and compared never.
+    `dropped`: columns that the source dropped, and those that no event has. They are kept, and compared never.
     """
     owing = work.tombstones or not table.ordered
-    whole = [replace(event, values={name: _one_nan(event.values.get(name)) for name in columns}) for event in events]
-    newer = [event for event in whole if event.version > work.truncated_at]
-    newest: dict[Content, Copy] = {}
+    newer = [event for event in events if event.version > work.truncated_at]
+    newest: dict[Content, str] = {}
+    added: dict[Content, dict[str, dict[str, Any]]] = defaultdict(dict)
     for event in sorted(newer, key=lambda event: event.version):
-        newest[tuple(sorted(event.values.items()))] = Copy(version=event.version)
-    copies: dict[Content, list[Copy]] = defaultdict(list)
-    owed: dict[Content, list[Copy]] = defaultdict(list)
+        newest[content := _content(event.values, columns)] = event.version
+        if event.operation is Operation.INSERT:
+            added[content][event.version] = {name: event.values.get(name) for name in dropped}
+    copies, owed = defaultdict[Content, list[Copy]](list), defaultdict[Content, list[Copy]](list)
     for row in rows:
         if not work.truncates or row[VERSION] > work.truncated_at:
-            content = tuple(sorted((name, _one_nan(row.get(name))) for name in columns))
             copy = Copy(version=row[VERSION], dropped={name: row.get(name) for name in dropped})
-            (owed if row.get(DELETED) else copies)[content].append(copy)
+            (owed if row.get(DELETED) else copies)[_content(row, columns)].append(copy)
     effects: Counter[str] = Counter()
-    for content, count in net_copies(newer).net.items():
+    whole = (replace(event, values=dict(_content(event.values, columns))) for event in newer)
+    for content, count in net_copies(whole).net.items():
         had, hidden = len(copies[content]), len(owed[content]) if owing or count < 0 else 0
         final = count + had - hidden
         kept = sorted(copies[content], key=lambda copy: copy.version, reverse=True)
-        kept += [newest[content]] * max(0, count)
+        kept += [Copy(version=newest[content], dropped=rest) for rest in reversed(added[content].values())]
         copies[content] = kept[: max(0, final)]
         if hidden or final < 0:
-            owed[content] = [newest[content]] * (-final if owing and final < 0 else 0)
+            owed[content] = [Copy(version=newest[content])] * (-final if owing and final < 0 else 0)
         more = len(copies[content]) - had
         effects.update(inserted=max(0, more), deleted=max(0, -more), ignored=max(0, -final - hidden))
     made = [(content, copy, False) for content, found in copies.items() for copy in found]
@@ -173,9 +174,10 @@ def keyless_claim(
     return [copy.row(content, deleted=gone) for content, copy, gone in made], effects
 
 
-def _one_nan(value: Any) -> Any:
+def _content(values: Mapping[str, Any], columns: tuple[str, ...]) -> Content:
     """Each NaN is the same one, as in the real lake: Python finds only a NaN that is the same object equal."""
-    return math.nan if isinstance(value, float) and math.isnan(value) else value
+    found = sorted((name, values.get(name)) for name in columns)
+    return tuple((name, math.nan if isinstance(value, float) and math.isnan(value) else value) for name, value in found)
 
 
 def purged(table: LakeTable, rows: Rows, below: str) -> Rows:
