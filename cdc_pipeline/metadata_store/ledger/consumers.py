@@ -105,12 +105,12 @@ def fair_share(owners: Mapping[int, str | None], owner: str, alive: Sequence[str
     """Returns the stream partitions that `owner` is to own: what it has, and free ones, up to its part of all.
 
     `owners`: by stream partition. `alive`: the consumers, with `owner`, in one order for all of them. Where the number
-    of stream partitions cannot be divided, those that have most get one more: so nobody lets go for a newcomer's sake
-    of what that one would have instead.
+    of stream partitions cannot be divided, some get one more, and those first that have it: so nobody lets go for a
+    newcomer's sake of what that one would have instead.
     """
     each, rest = divmod(len(owners), len(alive))
     has = Counter(owners.values())
-    most = each + (sorted(alive, key=lambda each: -has[each]).index(owner) < rest)
+    most = each + (sorted(alive, key=lambda name: has[name] <= each).index(owner) < rest)
     own = [number for number, by in owners.items() if by == owner]
     free = [number for number, by in owners.items() if by not in alive]
     return frozenset([*own, *free][:most])
