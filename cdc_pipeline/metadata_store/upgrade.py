@@ -48,7 +48,7 @@ def check_current(connection: Connection) -> None:
         raise SetupError(
             f"the metadata store has revision {found or 'none'}",
             expected=f"revision {head()}",
-            remedy="end all processes of the pipeline, then run cdc migrate; or cdc down and cdc up",
+            remedy="end the pipeline's processes, then run cdc up; if they are your own, run cdc migrate instead",
         )
 
 
