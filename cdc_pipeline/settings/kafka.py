@@ -8,7 +8,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings.libpq import is_this_machine
 from cdc_pipeline.settings.templates import PLACEHOLDER, filled
 from cdc_pipeline.settings.work import SourceWithoutUrl
 
@@ -46,9 +45,7 @@ class KafkaSource(SourceWithoutUrl):
         description="compacted topics: refuse them, or read each event as the newest row, and tombstones as deletes",
     )
     security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
-        default="plaintext",
-        description="whether connections are encrypted (ssl) and a user is authenticated (sasl);"
-        " brokers on other machines need it to be written",
+        default="plaintext", description="whether connections are encrypted (ssl) and a user is authenticated (sasl)"
     )
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
         default="SCRAM-SHA-512", description="how the user is authenticated by SASL"
@@ -86,17 +83,6 @@ class KafkaSource(SourceWithoutUrl):
             message = f"{topic!r} is no regular expression: {error}"
             raise ValueError(message) from error
         return topic
-
-    @model_validator(mode="after")
-    def _intended_plain_text(self) -> "KafkaSource":
-        hosts = (server.rpartition("://")[2].rpartition(":")[0].strip(" []") for server in self.servers.split(","))
-        if "security" not in self.model_fields_set and not is_this_machine(",".join(hosts)):
-            message = (
-                f"security is missing, and {self.servers} are on other machines; write sasl_ssl or ssl,"
-                " or plaintext if everybody in between may read the rows"
-            )
-            raise ValueError(message)
-        return self
 
     @model_validator(mode="after")
     def _whole_login(self) -> "KafkaSource":
