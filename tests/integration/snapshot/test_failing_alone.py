@@ -18,6 +18,7 @@ from cdc_pipeline.wiring import LakeFactory
 from snapshot.wiring import snapshot_runs
 from tests.crash.invariants import check
 from tests.crash.world import World, go_on, new_world, take_snapshot
+from tests.support.eventually import eventually
 from tests.support.mariadb import BinlogServerOfTests, run_mysql
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import POLL, mysql_settings, set_up_and_consume
@@ -77,8 +78,12 @@ def test_a_table_that_is_removed_meanwhile_fails_alone(world: World) -> None:
     removed = world.tables[2]
     left = [removed]
 
+    def is_unleased() -> bool:
+        return world.store_query("SELECT count(*) FROM cdc.lease WHERE expires_at > clock_timestamp()") == [(0,)]
+
     def remove(name: str, moment: Moment) -> None:
         if (name, moment) == ("snapshot_task.finish", Moment.AFTER) and left:
+            assert eventually(is_unleased)  # the orchestrator has begun the snapshot of every table
             with world.process() as other:
                 world.silence_snapshots()
                 assert other.store.removal.remove_table(other.settings.name, left.pop())
