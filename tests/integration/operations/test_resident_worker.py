@@ -170,7 +170,7 @@ def test_a_worker_whose_settings_have_changed_ends_its_runs_and_leaves(shop: Sho
 
 
 def test_a_long_run_holds_no_table_back_after_the_settings_have_changed(shop: Shop) -> None:
-    begun, may_end = Event(), Event()
+    stop, begun, may_end = Event(), Event(), Event()
 
     def run(_: SliceRequest) -> Mapping[str, Any]:
         begun.set()
@@ -184,9 +184,10 @@ def test_a_long_run_holds_no_table_back_after_the_settings_have_changed(shop: Sh
         grace_of_a_change=timedelta(milliseconds=10),
     )
     try:
-        resident.work(Event(), lambda: None)
+        resident.work(stop, lambda: None)
         assert outcome(shop, ORDERS).state is RequestState.REQUESTED
     finally:
+        stop.set()
         may_end.set()
 
 
