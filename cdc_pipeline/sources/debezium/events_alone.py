@@ -74,8 +74,8 @@ class EventsAlone:
         del exported
         self._is_no_database()
 
-    def check_copied(self, table: FoundTable, parts: int) -> None:
-        del table, parts
+    def check_copied(self, table: FoundTable) -> None:
+        del table
         self._is_no_database()
 
     def kept_log(self) -> KeptLog | None:

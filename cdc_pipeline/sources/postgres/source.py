@@ -162,11 +162,11 @@ class PostgresDatabase(DatabaseSource):
         with snapshot_connection(self.url, exported) as connection:
             yield PostgresCopy(connection=connection, on_step=self.on_step)
 
-    def check_copied(self, table: FoundTable, parts: int) -> None:
+    def check_copied(self, table: FoundTable) -> None:
         from cdc_pipeline.sources.postgres.table_copy import refuse_rewritten
 
         with step(self.on_step, "source.check"), session(self.url) as connection:
-            refuse_rewritten(connection, table, parts)
+            refuse_rewritten(connection, table)
 
     def kept_log(self) -> KeptLog | None:
         with step(self.on_step, "source_log.read"), session(self.url) as connection:

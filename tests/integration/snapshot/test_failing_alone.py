@@ -22,6 +22,7 @@ from tests.support.eventually import eventually
 from tests.support.mariadb import BinlogServerOfTests, run_mysql
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import POLL, mysql_settings, set_up_and_consume
+from tests.support.streams import run_sql
 
 
 class RefusingLake(MemoryLake):
@@ -115,6 +116,25 @@ def test_a_table_that_cannot_be_described_at_the_cutoff_fails_alone(
             ended = take_snapshot(pipeline, world.tables)
     assert [found.state for found in ended] == ["published", "failed", "published"]
     assert "definition has changed" in str(ended[1].error)
+
+
+def test_a_table_that_is_truncated_before_its_rows_are_copied_fails_alone(world: World) -> None:
+    """The server shows it empty to every older snapshot, also where one query copies it."""
+    run_sql(world.source_url, "INSERT INTO parts VALUES (1, 'here', 1)")
+    left = ["TRUNCATE parts"]
+
+    def truncate(name: str, moment: Moment) -> None:
+        if (name, moment) == ("snapshot_task.finish", Moment.AFTER) and left:
+            run_sql(world.source_url, left.pop())
+
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+    with world.process(truncate) as pipeline:
+        ended = take_snapshot(pipeline, world.tables)
+        (again,) = take_snapshot(pipeline, world.tables[1:2])
+    assert [found.state for found in (*ended, again)] == ["published", "failed", "published", "published"]
+    assert "a new file, as after VACUUM FULL, CLUSTER or TRUNCATE" in str(ended[1].error)
+    assert "run cdc snapshot again" in str(ended[1].error)
 
 
 def snapshot_states(world: World, error: Exception, times: int) -> dict[str, tuple[str, str | None]]:
