@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from cdc_pipeline.errors import TableStale
+from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import Column, TableName, TableSchema, decode_position
 
 Document = Mapping[str, Any]
@@ -199,11 +199,15 @@ class KeptLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBeginning:
-    """A new beginning of a stream at `offset`. `gap`: the skipped range that was never read, in the source's words."""
+    """A new beginning of a stream at `offset`. `gap`: the skipped range that was never read, in the source's words.
+
+    `refused`: the tables that cannot be read, each with the reason.
+    """
 
     identity: StreamIdentity
     offset: str
     gap: str
+    refused: Mapping[TableName, SourceError] = field(default_factory=dict)
 
 
 def shown_bytes(count: int) -> str:

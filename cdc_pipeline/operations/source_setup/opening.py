@@ -99,7 +99,7 @@ class ConsumerOpening:
         self._note_unregistered(survey, tables)
         self.stale.note_stale(survey, tables)
         self.stale.note_unlisted()
-        note_refused(survey)
+        note_refused(survey.refused)
         for table in survey.tables:
             if table.name in tables:
                 self.tables.follow(table)

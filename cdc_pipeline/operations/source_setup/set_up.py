@@ -61,7 +61,7 @@ class SourceSetup:
         self.stale.note_unlisted()
         again = survey.stale.keys() & set(begin_again)
         ready = survey.set_up()
-        note_refused(ready)
+        note_refused(ready.refused)
         for table in ready.tables:
             self.tables.register(table, begins_again=table.name in again)
         names = tuple(table.name for table in ready.tables)
@@ -80,6 +80,7 @@ class SourceSetup:
         if offset is None:
             raise SourceError(f"the stream {name} was never read", remedy="run cdc setup-source without --begin-again")
         beginning = self.source.begin_again(offset)
+        note_refused(beginning.refused)
         self.store.stale_tables.begin_stream_again(
             self.registered.stream_of(beginning.identity),
             position=beginning.offset,

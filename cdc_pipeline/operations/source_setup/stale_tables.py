@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.errors import TableStale
+from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.source_setup.registered import RegisteredStream
@@ -75,7 +75,7 @@ class StaleMarks:
         self.store.stale_tables.mark(row.table_id, str(error), snapshot_wanted=snapshot_wanted)
 
 
-def note_refused(survey: SourceSurvey) -> None:
+def note_refused(refused: Mapping[TableName, SourceError]) -> None:
     """Logs the tables that were never read and cannot be read. They do not stop the other tables."""
-    for name, error in survey.refused.items():
+    for name, error in refused.items():
         log.error("table not read", table=str(name), found=error.found, expected=error.expected, remedy=error.remedy)

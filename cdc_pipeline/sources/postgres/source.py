@@ -100,12 +100,14 @@ class PostgresDatabase(DatabaseSource):
         )
 
     def begin_again(self, registered: str) -> NewBeginning:
-        """Begins at a new slot. Raises SourceError if the server's log ends before the registered offset."""
+        """Begins at a new slot. Raises SourceError if no table can be read, or the log ends before `registered`."""
         from cdc_pipeline.sources.postgres.setup import execute_plan, plan_source
         from cdc_pipeline.sources.postgres.survey import identity_of
 
         with session(self.url) as connection:
-            plan = plan_source(connection, self.settings, self.tables)
+            plan = plan_source(connection, self.settings, self.tables, known={})
+            if not plan.tables:
+                raise next(iter(plan.refused.values()))
             if plan.server.end_position < decode_position(registered):
                 raise SourceError(
                     f"the source's log ends at {lsn_text(plan.server.end_position)}",
@@ -117,13 +119,11 @@ class PostgresDatabase(DatabaseSource):
             # The publication must exist before the slot: the slot cannot decode changes from before the publication.
             with reported_wait(self.url, connection.info.backend_pid, SET_UP_WAITS):
                 refused = execute_plan(connection, plan, self.on_step).refused
-                unpublished = [error for name, error in refused.items() if name not in plan.refused]
-                if unpublished:
-                    raise unpublished[0]
                 with step(self.on_step, "source.replace_slot"):
                     position = replace_slot(connection, self.settings.slot)
         gap = f"{lsn_text(decode_position(registered))} to {lsn_text(position)}"
-        return NewBeginning(identity=identity_of(plan.server, self.settings), offset=encode_position(position), gap=gap)
+        identity = identity_of(plan.server, self.settings)
+        return NewBeginning(identity=identity, offset=encode_position(position), gap=gap, refused=refused)
 
     def position_of(self, text: str) -> WrittenPosition:
         """Reads an LSN. Rows as of it contain the transactions that committed before it."""

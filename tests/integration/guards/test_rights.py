@@ -71,6 +71,24 @@ def test_a_table_that_the_role_may_not_publish_keeps_no_other_from_its_new_snaps
     assert [row["note"] for row in in_lake(world, "customers")] == [7]
 
 
+def test_a_table_that_the_role_may_not_publish_keeps_no_other_from_a_new_beginning(
+    role: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    grant = f"GRANT SELECT ON orders, customers TO {role}"
+    run_sql(database, *CREATE, grant, PUBLISH.format(name=database_of(database)).replace("orders", "orders, customers"))
+    world = world_of(tmp_path, f"postgresql://{role}:x@{database.partition('@')[2]}", store_url)
+    begin_again(world)
+    run_sql(database, "INSERT INTO customers VALUES (3, 'three')")
+    assert go_on(world) == {}
+    run_sql(database, "DROP TABLE orders", CREATE[0], grant)
+    with world.process() as pipeline, capture_logs() as logs:
+        pipeline.source_setup().begin_stream_again()
+    refused = [log["table"] for log in logs if log["event"] == "table not read"]
+    assert refused == [str(name_of(world, "orders"))]
+    begin_again(world, [name_of(world, "customers")])
+    assert go_on(world).keys() == {"orders"}
+
+
 def warnings(logs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(log["found"]) for log in logs if log["event"] == WARNED]
 

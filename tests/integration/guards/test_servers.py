@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
@@ -15,7 +16,7 @@ from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World
 from tests.support.command_line import rows_of_store
 from tests.support.eventually import eventually
-from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, states, world_of
+from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states, world_of
 from tests.support.ledgers import forget_store, ledger_of
 from tests.support.pipelines import consume
 from tests.support.postgres import copy_of, fresh_store, standby_of, started_server
@@ -92,6 +93,23 @@ def test_a_slot_that_held_back_too_much_log_is_given_up_and_begins_again(world: 
         pipeline.rebuild().run()
     assert ledger_of(world.store_url) == before
     assert go_on(world) == {}
+
+
+def test_a_table_that_is_gone_keeps_no_other_from_a_new_beginning(world: World) -> None:
+    run_sql(world.source_url, "DROP TABLE orders")
+    with world.process() as pipeline, capture_logs() as logs:
+        assert len(pipeline.source_setup().begin_stream_again()) == 2
+    refused = [log["found"] for log in logs if log["event"] == "table not read"]
+    assert refused == [f"the source has no table {name_of(world, 'orders')}"]
+    begin_again(world, [name_of(world, "customers")])
+    run_sql(world.source_url, "UPDATE customers SET note = 'behind it'")
+    assert go_on(world).keys() == {"orders"}
+    assert in_lake(world, "customers") == in_source(world, "customers")
+    run_sql(world.source_url, "DROP TABLE customers")
+    before = rows_of_store(world.store_url)
+    with world.process() as pipeline, pytest.raises(SourceError, match=r"the source has no table .*\.orders"):
+        pipeline.source_setup().begin_stream_again()
+    assert rows_of_store(world.store_url) == before
 
 
 def test_log_that_the_slot_keeps_back_is_shown_and_an_alarm_before_it_is_lost(world: World) -> None:
