@@ -101,7 +101,8 @@ bank: setup-dev
 	$(BIN)/pytest -s tests/acceptance/test_bank.py
 
 compose: setup
-	$(BIN)/python -m cdc_pipeline.launcher.compose > docker/docker-compose.yml
+	$(BIN)/python -m cdc_pipeline.launcher.compose > docker/new.yml || { rm docker/new.yml; exit 1; }
+	mv docker/new.yml docker/docker-compose.yml
 
 lock: setup
 	$(COMPILE) requirements.in --output-file requirements.txt

@@ -1,5 +1,7 @@
 """What containers get of `pipeline.yml` and of the files that it names, and what they refuse."""
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.launcher.compose import composition
 from cdc_pipeline.launcher.processes import SPARK
+from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.settings.file import load_settings
 from tests.unit.launcher.test_processes import DOCKER, in_docker
 
@@ -63,3 +66,16 @@ def test_what_containers_cannot_do_is_refused(key: str, value: str, words: str) 
     settings = load_settings(DOCKER / "pipeline.yml", {key: value}, matching=())
     with pytest.raises(SettingsError, match=words):
         composition(settings)
+
+
+@pytest.mark.parametrize(("code", "content"), [(0, "new\n"), (1, "old\n")])
+def test_a_mistake_in_pipeline_yml_leaves_the_compose_file_as_it_was(tmp_path: Path, code: int, content: str) -> None:
+    (tmp_path / "docker").mkdir()
+    written = tmp_path / "docker" / "docker-compose.yml"
+    written.write_text("old\n")
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho new\nexit {code}\n")
+    python.chmod(0o755)
+    command = ["make", "-C", str(tmp_path), "-f", str(PROJECT / "Makefile"), f"BIN={tmp_path}", "PYTHON=true"]
+    assert (subprocess.run([*command, "SET_UP=true", "compose"], check=False).returncode == 0) is (code == 0)
+    assert written.read_text() == content
