@@ -3,15 +3,12 @@
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
-import boto3.session
-import botocore.session
 import pyarrow.fs
 from botocore.credentials import ReadOnlyCredentials
 
@@ -25,7 +22,7 @@ from cdc_pipeline.object_store.s3_location import (
     S3Location,
     client_options,
     credentials_of,
-    named_endpoint,
+    session_of,
 )
 
 if TYPE_CHECKING:
@@ -56,13 +53,11 @@ class S3ObjectStore:
         page_keys: int = 1_000,
         is_proven: bool = False,
     ) -> None:
-        found = botocore.session.Session()
-        self._session = boto3.session.Session(botocore_session=found, region_name=location.region)
-        named = location.endpoint or named_endpoint(found, allow_http=location.allow_http)
-        self._location = replace(location, endpoint=named)
-        self._calls = S3Calls(self.url, timeout)
+        self._calls = S3Calls(f"s3://{location.path}", timeout)
+        self._session, self._location = self._calls("finding the server", lambda: session_of(location))
         self._credentials()
-        self._client = self._session.client("s3", **client_options(self._location, self._session))
+        options = client_options(self._location, self._session)
+        self._client = self._calls("opening the client", lambda: self._session.client("s3", **options))
         self._part_bytes = part_bytes
         self._page_keys = page_keys
         self._is_proven, self._proof = is_proven, Lock()

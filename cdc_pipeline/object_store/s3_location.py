@@ -1,6 +1,6 @@
 """The location of a lake on S3: bucket, prefix and server; and how to connect to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import boto3.session
@@ -37,6 +37,14 @@ class S3Location:
         return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
 
 
+def session_of(location: S3Location) -> tuple[boto3.session.Session, S3Location]:
+    """The session of AWS's client, and the location with the server that AWS's variables or profile name."""
+    found = botocore.session.Session()
+    session = boto3.session.Session(botocore_session=found, region_name=location.region)
+    named = location.endpoint or _named_endpoint(found, allow_http=location.allow_http)
+    return session, replace(location, endpoint=named)
+
+
 def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
     """The current credentials, found as AWS's own tools find them: environment, profile, the machine's role."""
     found = session.get_credentials()
@@ -49,7 +57,7 @@ def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
     return found.get_frozen_credentials()
 
 
-def named_endpoint(session: botocore.session.Session, *, allow_http: bool) -> str | None:
+def _named_endpoint(session: botocore.session.Session, *, allow_http: bool) -> str | None:
     """The server that AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile names; Spark's client goes there too."""
     found = ConfiguredEndpointProvider(
         full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def answer(tmp_path: Path) -> Iterator[Path]:
     os.environ["AWS_CONFIG_FILE"] = str(tmp_path / "config")
     del os.environ["AWS_ACCESS_KEY_ID"]
     yield answer
+    os.environ.pop("AWS_PROFILE", None)
     os.environ.update(before)
 
 
@@ -58,6 +60,26 @@ def test_no_credentials_at_all_are_no_outage(answer: Path) -> None:
     (answer.parent / "config").write_text("")
     with pytest.raises(SettingsError, match="there are no credentials for the lake on S3"):
         opened()
+
+
+@pytest.mark.parametrize(
+    ("config", "region", "words"),
+    [
+        ("[profile other]\n", "us-east-1", r"profile \(nosuch\) could not be found"),
+        ("[profile nosuch\n", "us-east-1", "Unable to parse config file"),
+        (
+            "[profile nosuch]\naws_access_key_id = a\naws_secret_access_key = b\n",
+            "eu central 1",
+            "'eu central 1' doesn",
+        ),
+    ],
+    ids=["no such profile", "no configuration", "no region"],
+)
+def test_settings_that_the_client_refuses_are_no_outage(answer: Path, config: str, region: str, words: str) -> None:
+    (answer.parent / "config").write_text(config)
+    os.environ["AWS_PROFILE"] = "nosuch"
+    with pytest.raises(SettingsError, match=rf"under s3://lake failed: .*{words}.*; correct object_store"):
+        S3ObjectStore(replace(LOCATION, region=region))
 
 
 def test_another_error_of_the_client_is_no_outage() -> None:
