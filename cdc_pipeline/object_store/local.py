@@ -1,5 +1,6 @@
 """A local folder as an object store."""
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
 _PENDING = ".pending-"
 _OWNER_AND_GROUP = 0o750
 _BLOCK_BYTES = 1 << 20
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""What `link` answers there. A folder without rights answers EACCES; Linux lets everybody link files of their own."""
 
 
 class LocalObjectStore:
@@ -159,6 +162,14 @@ class LocalObjectStore:
         except FileExistsError as error:
             if path.read_bytes() != pending.read_bytes():
                 raise object_exists(key) from error
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            raise SettingsError(
+                f"the file system of {self.url} makes no hard links: {error.strerror}",
+                expected="hard links, by which one of several writers of an object wins",
+                remedy="move the lake to a file system that has them; for a bucket, write lake: s3://bucket/prefix",
+            ) from error
         _sync_folder(path.parent)
 
     def _missing(self, key: str) -> ObjectMissing:
