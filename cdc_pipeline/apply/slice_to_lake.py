@@ -1,6 +1,7 @@
 """slice_to_lake: applies registered slices of one table, by one commit of its lake table per claim."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -80,17 +81,29 @@ class SliceWorker:
         _refuse_stale(row)
         failing = self.work.store.failures.failing(row.table_id)
         with self.work.leased(row.table_id) as held:
-            try:
+            with self.pausing(held[0], table):
                 applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
-            except (StaleEpoch, LeaseBusy, StoreAway):
-                raise
-            except Exception as error:
-                self._pause(held[0], table, error)
-                raise
             if failing is not None:
                 self.work.store.failures.clear(held[0])
             self._optimize(held[1], table, applied)
         return applied
+
+    @contextmanager
+    def pausing(self, lease: Lease, table: TableName) -> Iterator[None]:
+        """Lets the table pause after any error of the block, except one of the lease or of the metadata store."""
+        try:
+            yield
+        except (StaleEpoch, LeaseBusy, StoreAway):
+            raise
+        except Exception as error:
+            is_foreseen = isinstance(error, (CdcError, OSError))
+            found = redacted(str(error) if is_foreseen else f"{type(error).__name__}: {error}")
+            pause = self.work.store.failures.record(
+                lease, found, retry_policy=self.retry_policy, is_outage=is_outage(error)
+            )
+            words = "table parked" if pause.parks else "table pauses"
+            log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=found)
+            raise
 
     def _optimize(self, keeper: LeaseKeeper, table: TableName, applied: Applied) -> None:
         """Rewrites files that have decayed, if enough claims came since the last look.
@@ -241,15 +254,6 @@ class SliceWorker:
         ]
         self.work.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
         log.info("slices were in the lake already", table=str(table.name), through=move.through)
-
-    def _pause(self, lease: Lease, table: TableName, error: Exception) -> None:
-        is_foreseen = isinstance(error, (CdcError, OSError))
-        found = redacted(str(error) if is_foreseen else f"{type(error).__name__}: {error}")
-        pause = self.work.store.failures.record(
-            lease, found, retry_policy=self.retry_policy, is_outage=is_outage(error)
-        )
-        words = "table parked" if pause.parks else "table pauses"
-        log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=found)
 
     @property
     def _preparation(self) -> ClaimPreparation:

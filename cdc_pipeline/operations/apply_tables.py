@@ -15,7 +15,6 @@ import structlog
 
 from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
-from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LeaseBusy, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -63,7 +62,7 @@ def _busy(results: Iterable[TableResult]) -> list[TableName]:
 class EmptyLakes:
     """Creates the lake tables of a source whose tables have no initial snapshot."""
 
-    work: TableWork
+    worker: SliceWorker
     clock: Callable[[], datetime]
 
     def begin(self, table: TableName) -> bool:
@@ -73,35 +72,37 @@ class EmptyLakes:
         of exported files is under way. Safe to repeat after a crash at any step, because the id of the empty snapshot
         changes only when a rebuild found that the lake does not have it.
 
-        Raises LeaseBusy while another process works on the table, TableStale when it becomes stale meanwhile.
+        Raises LeaseBusy while another process works on the table, TableStale when it becomes stale meanwhile. After an
+        error the table pauses, as after one of its slices.
         """
-        tables, snapshots = self.work.store.tables, self.work.store.snapshots
+        work = self.worker.work
+        tables, snapshots = work.store.tables, work.store.snapshots
         row = tables.table(table)
         if row.schema_id is None:
             return False
         if self._is_begun(row):
             return True
-        with self.work.leased(row.table_id) as held:
+        with work.leased(row.table_id) as held, self.worker.pausing(held[0], table):
             if self._is_begun(tables.table(table)):
                 return True
             new = snapshots.create_snapshot(self._snapshot(row, row.schema_id), refuse_stale=True)
             if new.state is not SnapshotState.PUBLISHED:
                 snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
-                lake_table = self.work.lake_table(table)
-                self.work.lake.create_table(lake_table)
-                publish(self.work, held, lake_table, new, fence=NOTHING_APPLIED, begins=True)
+                lake_table = work.lake_table(table)
+                work.lake.create_table(lake_table)
+                publish(work, held, lake_table, new, fence=NOTHING_APPLIED, begins=True)
         return True
 
     def _is_begun(self, row: SourceTable) -> bool:
         """Whether the table gets no empty lake table, as of now: under the lease, nobody begins it afterwards."""
-        store = self.work.store
+        store = self.worker.work.store
         if row.state is TableState.STALE or store.snapshot_history.published_snapshot(row.table_id) is not None:
             return True
         active = store.snapshots.active_snapshot(row.table_id)
         return active is not None and active.exported_snapshot is not None
 
     def _snapshot(self, row: SourceTable, schema_id: str) -> NewSnapshot:
-        known = self.work.store.snapshot_history.snapshots(row.table_id)
+        known = self.worker.work.store.snapshot_history.snapshots(row.table_id)
         failed = {each.snapshot_id for each in known if each.state in _FAILED}
         return NewSnapshot(
             snapshot_id=next(each for each in _ids(f"empty-{row.table_uuid.hex}") if each not in failed),

@@ -129,10 +129,11 @@ class Pipeline(Resources):
     def slice_runs(self) -> "SliceRuns":
         from cdc_pipeline.operations.apply_tables import EmptyLakes, SliceRuns
 
-        empty_lakes = EmptyLakes(work=self.table_work, clock=self.clock)
+        worker = self.slice_worker()
+        empty_lakes = EmptyLakes(worker=worker, clock=self.clock)
         return SliceRuns(
             store=self.store,
-            worker=self.slice_worker(),
+            worker=worker,
             empty_lakes=None if self.source.capabilities.copies_tables else empty_lakes,
         )
 

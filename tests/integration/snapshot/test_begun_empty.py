@@ -1,11 +1,12 @@
-"""A lake table that begins empty: what another process did to the table in the meantime stays."""
+"""A lake table that begins empty: what another process did to the table meanwhile stays, and a failure pauses it."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import SnapshotError, TableStale
+from cdc_pipeline.errors import LakeError, SnapshotError, TableStale
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.steps import Moment, OnStep
 from cdc_pipeline.wiring import Pipeline
@@ -14,6 +15,7 @@ from tests.crash.world import apply_all, take_snapshot
 from tests.support.change_files import csv_text, json_lines
 from tests.support.exports import ExportedTables, lake_rows, named
 from tests.support.pipelines import set_up_and_consume
+from tests.support.streams import run_sql
 
 ORDERS = named("orders")
 REASON = "its first changes are missing"
@@ -67,3 +69,18 @@ def test_a_table_that_became_stale_meanwhile_stays_stale(tables: ExportedTables,
         assert isinstance(result.error, TableStale | SnapshotError)
         row = pipeline.store.tables.table(ORDERS)
     assert (row.state, row.state_reason) == (TableState.STALE, REASON)
+
+
+def test_a_table_that_cannot_be_begun_pauses_as_a_problem_and_begins_when_it_can(tables: ExportedTables) -> None:
+    def refuse(_: Pipeline) -> None:
+        raise LakeError("the folder belongs to another pipeline")
+
+    with tables.opened(once_before("lake_table.create", tables, refuse)) as pipeline:
+        runs, lag = pipeline.slice_runs(), partial(pipeline.store.inspection.run, "lag")
+        with pytest.raises(LakeError):
+            runs.run(ORDERS)
+        assert "it failed 1 times in a row since" in str(lag()[0]["reason"])
+        run_sql(tables.store_url, "UPDATE cdc.failing_table SET next_try_at = next_try_at + interval '1 hour'")
+        assert "orders pauses, its next try comes at" in runs.run(ORDERS)["ended"]
+        assert runs.run(ORDERS, by_hand=True)["claims"] == 1
+        assert (lag()[0]["state"], lag()[0]["reason"]) == (TableState.LIVE, None)
