@@ -113,17 +113,15 @@ def _main_job(
     dags = tuple(slice_dag_id(table) for table in tables)
     with phases.phase("Airflow: one DAG per table, snapshot, backfill, maintenance"):
         airflow.wait_for_dags((*dags, "cdc_snapshot", "cdc_backfill", "cdc_maintenance"), TIMEOUT_SECONDS)
+    # The first runs of all tables at once would take the processor from the first proof, or begin tables empty.
+    _set_paused(airflow, dags, paused=True)
     workload.start()
     try:
         if pipeline.source.capabilities.copies_tables:
-            # The first runs of all tables at once would take the processor from the first proof.
-            _set_paused(airflow, dags, paused=True)
             _take_snapshot(pipeline, airflow, tables, phases)
-            _set_paused(airflow, dags, paused=False)
         elif source.exported:
             _load_exports(pipeline.settings.folder, source.exported, tables, phases)
-        else:
-            _begin_empty(pipeline, tables, phases)
+        _set_paused(airflow, dags, paused=False)
         with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in a claim") as show:
             _kill_a_worker(pipeline, tables, show)
             _wait_for_slices(pipeline, tables, show)
@@ -175,19 +173,6 @@ def _load_exports(folder: Path, exported: str, tables: tuple[TableName, ...], ph
             )
             if ended.returncode:
                 raise CdcError(f"cdc {' '.join(words)} failed:\n{ended.stderr}", remedy="correct what it names")
-
-
-def _begin_empty(pipeline: Pipeline, tables: tuple[TableName, ...], phases: Phases) -> None:
-    """Applies each table's first slices. Its slice DAG is woken from then on, as after a snapshot."""
-
-    def begin(table: TableName) -> bool:
-        (result,) = pipeline.slice_runs().apply([table], by_hand=True)
-        return result.error is None and result.applied is not None and applied_slices(pipeline, table) > 0
-
-    with phases.phase("the lake begins with the first events of each table") as show:
-        for table in tables:
-            show(str(table))
-            _wait_until(partial(begin, table))
 
 
 def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], show: Callable[[str], None]) -> None:

@@ -137,9 +137,22 @@ def test_silence_and_tables_that_are_not_live_wake_nobody(shop: Shop) -> None:
     run_sql(
         shop.url,
         "UPDATE cdc.slice SET state = 'applied' WHERE table_id = " + str(shop.customers.table_id) + " AND rows > 0",
-        f"UPDATE cdc.source_table SET state = 'registered' WHERE table_id = {shop.orders.table_id}",
+        f"UPDATE cdc.source_table SET state = 'registered', shape = '[{{}}]' WHERE table_id = {shop.orders.table_id}",
     )
     assert first(shop) == {}
+
+
+def test_a_table_whose_source_has_no_catalogue_is_woken_for_its_first_slices(shop: Shop) -> None:
+    """Its first slice run begins its lake table, and the next one goes on with what a killed one has left."""
+    register_both(shop, 1)
+    run_sql(shop.url, "UPDATE cdc.source_table SET state = 'registered'")
+    assert set(first(shop)) == {ORDERS, CUSTOMERS}
+    shop.store.snapshots.create_snapshot(shop.new_snapshot(0))
+    assert set(first(shop)) == {ORDERS, CUSTOMERS}
+    run_sql(shop.url, "UPDATE cdc.snapshot SET exported_snapshot = 'files of another program'")
+    assert set(first(shop)) == {CUSTOMERS}
+    shop.store.snapshots.set_snapshot_state("first", SnapshotState.ABANDONED)
+    assert set(first(shop)) == {ORDERS, CUSTOMERS}
 
 
 def test_a_table_that_pauses_wakes_nobody_before_its_next_try(shop: Shop) -> None:

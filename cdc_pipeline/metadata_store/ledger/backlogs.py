@@ -41,6 +41,15 @@ _IS_ASKED = f"""coalesce(
         AND (request.requested_at > clock_timestamp() - interval '2 minutes' OR {_HAS_WORKERS}),
         false
     )"""
+# A slice run publishes the empty lake table of a source without a catalogue, but not beside a snapshot of files.
+_BEGINS_EMPTY = """(
+        source.state IN ('registered', 'snapshotting') AND source.shape IS NULL
+        AND NOT EXISTS (
+            SELECT FROM cdc.snapshot AS active
+            WHERE active.table_id = source.table_id AND active.exported_snapshot IS NOT NULL
+              AND active.state NOT IN ('published', 'failed', 'abandoned')
+        )
+    )"""
 _NEWEST_WAITING = f"""
     SELECT cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
            newest.number AS newest,
@@ -53,7 +62,7 @@ _NEWEST_WAITING = f"""
     LEFT JOIN cdc.slice_request AS request ON request.table_id = source.table_id
     LEFT JOIN cdc.failing_table AS failing ON failing.table_id = source.table_id
     WHERE source.stream = $1
-      AND source.state IN ('live', 'parked')
+      AND (source.state IN ('live', 'parked') OR {_BEGINS_EMPTY})
       AND (failing.next_try_at IS NULL OR failing.next_try_at <= clock_timestamp())
     UNION ALL
     SELECT cdc.table_name(source.database_name, source.schema_name, source.table_name),
