@@ -14,9 +14,11 @@ from sqlalchemy import ARRAY, JSON, Interval, Uuid, bindparam, text
 from sqlalchemy.types import TypeEngine
 
 from cdc_pipeline.metadata_store.database import Database, as_optional_record
+from cdc_pipeline.metadata_store.ledger.failures import record_failure
 from cdc_pipeline.metadata_store.models.columns import State
 from cdc_pipeline.metadata_store.states import RequestState
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.retry_policy import RetryPolicy
 
 _TYPES: dict[str, TypeEngine[Any]] = {"request_id": Uuid(), "state": State(RequestState), "report": JSON()}
 MOST_ATTEMPTS = 3
@@ -24,6 +26,7 @@ MOST_ATTEMPTS = 3
 
 A try that met a metadata store that was away counts too.
 """
+_USUAL_POLICY = RetryPolicy()
 _COLUMNS = """
     request.table_id, request_id, by_hand, request.state, attempts, worker, requested_at, taken_at, ended_at,
     report, error, log, goes_on_until, database_name, schema_name, table_name
@@ -79,6 +82,7 @@ _GIVE_UP = text(f"""
     FROM cdc.source_table AS source
     WHERE source.table_id = request.table_id AND source.stream = :stream
       AND request.attempts >= :most_attempts AND {_IS_LEFT}
+    RETURNING request.table_id
     """)
 # After a worker died, its table's lease may last a little longer than its heartbeat. The next worker waits for that.
 _TAKE = (
@@ -219,16 +223,19 @@ class SliceRequests:
             for statement in _CANCEL:
                 connection.execute(statement, {"request_id": request_id})
 
-    def take(self, worker: str, *, running: Collection[UUID] = ()) -> SliceRequest | None:
+    def take(
+        self, worker: str, *, running: Collection[UUID] = (), retry_policy: RetryPolicy = _USUAL_POLICY
+    ) -> SliceRequest | None:
         """Gives the oldest request that nobody has to `worker`, at most MOST_ATTEMPTS times. None when there is none.
 
-        A request is free again when the heartbeat of its worker has expired, or when its worker has left. `running`:
-        the requests that `worker` knows of.
+        A request is free again when the heartbeat of its worker has expired, or when its worker has left. After
+        MOST_ATTEMPTS its table pauses by the retry policy. `running`: the requests that `worker` knows of.
         """
         error = f"{MOST_ATTEMPTS} workers ended in the middle of this run; read their logs, then trigger the DAG again"
         most = {"most_attempts": MOST_ATTEMPTS, "error": error, "stream": self.stream}
         with self.database.transaction("slice_request.take") as connection:
-            connection.execute(_GIVE_UP, most)
+            for table_id in connection.scalars(_GIVE_UP, most).all():
+                record_failure(connection, table_id, error, retry_policy=retry_policy, is_outage=False)
             known = {"stream": self.stream, "worker": worker, "running": list(running)}
             row = connection.execute(_TAKE, known).one_or_none()
         return as_optional_record(SliceRequest, row)

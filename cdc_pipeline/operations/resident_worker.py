@@ -22,6 +22,7 @@ from cdc_pipeline.errors import CdcError, SetupError, StoreAway, redacted
 from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.slice_requests import MOST_ATTEMPTS, SliceRequest, SliceRequests
 from cdc_pipeline.metadata_store.states import RequestState
+from cdc_pipeline.settings.retry_policy import RetryPolicy
 
 log = structlog.get_logger()
 
@@ -85,6 +86,7 @@ class ResidentWorker:
     """`run` applies the slices of a request's table and returns the report. It is called from several threads.
 
     `slots`: most runs at the same time. `is_current`: whether the settings that this worker was built with still hold.
+    `retry_policy`: of tables whose runs end their workers.
     A worker that dies loses nothing: its requests are free for other workers when its heartbeat has expired, after at
     most `lease_length`.
     """
@@ -95,6 +97,7 @@ class ResidentWorker:
     requests: SliceRequests
     run: Run
     lines: RunLines
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     is_current: Callable[[], bool] = lambda: True
     settings_poll: timedelta = timedelta(seconds=10)
     grace: timedelta = GRACE
@@ -167,7 +170,7 @@ class ResidentWorker:
     def _next(self, running: Sequence[UUID], *, may_fail: bool) -> SliceRequest | None:
         """Takes a request, if one is free. Waits for a metadata store that is away, or raises StoreAway if it may."""
         try:
-            return self.requests.take(self.owner, running=running)
+            return self.requests.take(self.owner, running=running, retry_policy=self.retry_policy)
         except CdcError as error:
             if may_fail or not error.retryable:
                 raise

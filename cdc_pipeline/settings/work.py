@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from cdc_pipeline.settings.libpq import is_this_machine
+from cdc_pipeline.settings.retry_policy import RetryPolicy
 
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -221,6 +222,10 @@ class WorkerSettings(Frozen):
     probe_parked: Duration = Field(
         default=timedelta(minutes=15), description="time between two tries of a parked table"
     )
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        return RetryPolicy(longest_pause=self.longest_pause, retry_for=self.retry_for, probe_parked=self.probe_parked)
 
 
 class MaintenanceSettings(Frozen):

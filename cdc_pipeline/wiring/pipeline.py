@@ -47,15 +47,13 @@ class Pipeline(Resources):
     def slice_worker(self) -> "SliceWorker":
         from cdc_pipeline.apply.claim_work import ClaimLimits
         from cdc_pipeline.apply.slice_to_lake import SliceWorker
-        from cdc_pipeline.settings.retry_policy import RetryPolicy
 
         worker = self.settings.worker
         limits = ClaimLimits(slices=worker.claim_slices, rows=worker.claim_rows, unpacked_bytes=worker.unpacked_bytes)
-        pause, retry_for = worker.longest_pause, worker.retry_for
         return SliceWorker(
             work=self.table_work,
             limits=limits,
-            retry_policy=RetryPolicy(longest_pause=pause, retry_for=retry_for, probe_parked=worker.probe_parked),
+            retry_policy=worker.retry_policy,
             new_id=self.new_id,
             maintenance=self.settings.maintenance,
         )
@@ -156,6 +154,7 @@ class Pipeline(Resources):
             requests=self.store.slice_requests,
             run=lambda request: self.slice_run(request.table, by_hand=request.by_hand),
             lines=lines,
+            retry_policy=self.settings.worker.retry_policy,
             is_current=is_current,
         )
 

@@ -66,39 +66,7 @@ class Failures:
         """
         with self.database.transaction("failure.record") as connection:
             hold_lease(connection, lease)
-            now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-            known = connection.execute(select(failing_table).where(_of(lease.table_id))).one_or_none()
-            failures, since = _in_a_row(known, now, is_outage=is_outage)
-            pause = next_pause(
-                retry_policy,
-                failures=failures,
-                failing_for=now - since,
-                is_outage=is_outage,
-                is_parked=_is_parked(connection, lease.table_id),
-            )
-            values = {
-                "failures": failures,
-                "failing_since": since,
-                "failed_at": now,
-                "next_try_at": now + pause.length,
-                "outage": is_outage,
-                "error": error,
-            }
-            connection.execute(
-                insert(failing_table)
-                .values(table_id=lease.table_id, **values)
-                .on_conflict_do_update(index_elements=["table_id"], set_=values)
-            )
-            halt(connection, _TABLE.c.table_id == lease.table_id)
-            if pause.parks:
-                connection.execute(
-                    update(_TABLE)
-                    .where(
-                        _TABLE.c.table_id == lease.table_id, _TABLE.c.state.in_((TableState.LIVE, TableState.PARKED))
-                    )
-                    .values(state=TableState.PARKED, state_reason=error)
-                )
-        return pause
+            return record_failure(connection, lease.table_id, error, retry_policy=retry_policy, is_outage=is_outage)
 
     def clear(self, lease: Lease) -> None:
         """Records that a try succeeded: the table no longer pauses, and a parked table is live again."""
@@ -117,6 +85,43 @@ class Failures:
                     .values(table_id=lease.table_id, **asdict(damage) | seen, first_seen_at=func.clock_timestamp())
                     .on_conflict_do_update(index_elements=["table_id", "number"], set_=seen)
                 )
+
+
+def record_failure(
+    connection: Connection, table_id: int, error: str, *, retry_policy: RetryPolicy, is_outage: bool
+) -> Pause:
+    """Like `Failures.record`, in the caller's transaction, and for a caller that saw the owner of the lease die."""
+    now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    known = connection.execute(select(failing_table).where(_of(table_id))).one_or_none()
+    failures, since = _in_a_row(known, now, is_outage=is_outage)
+    pause = next_pause(
+        retry_policy,
+        failures=failures,
+        failing_for=now - since,
+        is_outage=is_outage,
+        is_parked=_is_parked(connection, table_id),
+    )
+    values = {
+        "failures": failures,
+        "failing_since": since,
+        "failed_at": now,
+        "next_try_at": now + pause.length,
+        "outage": is_outage,
+        "error": error,
+    }
+    connection.execute(
+        insert(failing_table)
+        .values(table_id=table_id, **values)
+        .on_conflict_do_update(index_elements=["table_id"], set_=values)
+    )
+    halt(connection, _TABLE.c.table_id == table_id)
+    if pause.parks:
+        connection.execute(
+            update(_TABLE)
+            .where(_TABLE.c.table_id == table_id, _TABLE.c.state.in_((TableState.LIVE, TableState.PARKED)))
+            .values(state=TableState.PARKED, state_reason=error)
+        )
+    return pause
 
 
 def clear_failures(connection: Connection, table_id: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store.ledger.backlogs import Backlog, RecentRequest, backlogs, recent_requests
 from cdc_pipeline.metadata_store.slice_requests import MOST_ATTEMPTS, SliceRequest
-from cdc_pipeline.metadata_store.states import RequestState
+from cdc_pipeline.metadata_store.states import RequestState, TableState
 from cdc_pipeline.record import TableName
 from tests.support.metadata_store import MINUTE, STREAM, Shop, opened_shop
 from tests.support.streams import run_sql
@@ -136,6 +136,23 @@ def test_a_request_that_ends_its_workers_is_failed(shop: Shop) -> None:
     assert found is not None
     assert found.state is RequestState.FAILED
     assert "3 workers ended in the middle of this run" in str(found.error)
+
+
+def test_a_table_whose_runs_end_their_workers_pauses_and_is_parked_in_the_end(shop: Shop) -> None:
+    run_sql(shop.url, "UPDATE cdc.source_table SET state = 'live'")
+    for failures, state in ((1, TableState.LIVE), (2, TableState.PARKED)):
+        ask(shop, UUID(int=failures))
+        for _ in range(MOST_ATTEMPTS):
+            take(shop)
+            shop.acquire("a")
+            run_sql(shop.url, DEAD.format("a"), "UPDATE cdc.lease SET expires_at = clock_timestamp()")
+        assert shop.store.slice_requests.take("b") is None
+        failing = shop.store.failures.failing(shop.orders.table_id)
+        assert failing is not None
+        assert (failing.failures, failing.pauses) == (failures, True)
+        assert "3 workers ended in the middle of this run" in failing.error
+        assert shop.store.tables.table(shop.orders.name).state is state
+        run_sql(shop.url, "UPDATE cdc.failing_table SET failing_since = failing_since - interval '1 hour'")
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "left"])
