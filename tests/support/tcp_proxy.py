@@ -1,6 +1,8 @@
-"""A TCP proxy that loses answers: cut, it lets the server work on, and nobody hears of it."""
+"""A TCP proxy that loses answers: cut or silenced, it lets the server work on, and nobody hears of it."""
 
+import ctypes
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -8,6 +10,9 @@ from threading import Event, Thread
 
 LOOPBACK = "127.0.0.1"
 _BLOCK_BYTES = 65536
+_ATTACH_FILTER = 26
+_DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+"""The program of one instruction that the kernel runs over each packet: it keeps nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,6 +27,12 @@ class Proxy:
         for connection in list(self._open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def silence(self) -> None:
+        """Every connection drops what both sides send, without a word: as if their machine lost its network."""
+        for connection in self._open:
+            program = struct.pack("HP", 1, ctypes.addressof(_DROP_ALL))
+            connection.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
     def mend(self) -> None:
         self.is_cut.clear()

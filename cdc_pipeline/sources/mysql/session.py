@@ -1,6 +1,7 @@
 """Opens connections to the source and translates its driver's errors."""
 
 import re
+import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,13 +16,20 @@ from pymysql.converters import conversions
 from pymysql.err import InterfaceError, MySQLError
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, SourceGap
-from cdc_pipeline.settings.libpq import is_this_machine
+from cdc_pipeline.settings.libpq import CONNECTION_DEFAULTS, is_this_machine
 from cdc_pipeline.settings.mysql import MysqlSource
 
 URL_FORM = "mysql://user@host:port, with special characters of a password encoded: %40 for @, %2F for /"
 _SCHEMES = ("mysql", "mariadb")
 _PORT = 3306
 _CONNECT_SECONDS, _READ_SECONDS = 10, 600
+_DEAD_NETWORK = {
+    socket.TCP_KEEPIDLE: CONNECTION_DEFAULTS["keepalives_idle"],
+    socket.TCP_KEEPINTVL: CONNECTION_DEFAULTS["keepalives_interval"],
+    socket.TCP_KEEPCNT: CONNECTION_DEFAULTS["keepalives_count"],
+    socket.TCP_USER_TIMEOUT: CONNECTION_DEFAULTS["tcp_user_timeout"],
+}
+"""A dead network ends a connection, however long its statements may take."""
 FORMATS = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', wait_timeout = 86400, net_write_timeout = 3600,"
     " sql_select_limit = 18446744073709551615"
@@ -139,7 +147,14 @@ def connect(address: MysqlAddress, **more: Any) -> "Connection[Any]":
     Opening the driver's socket and its first statement change nothing on the server.
     """
     with answering():
-        return pymysql.connect(**address.parameters(), init_command=FORMATS, **more)
+        connection = pymysql.connect(**{**address.parameters(), **more}, init_command=FORMATS)
+        _notice_dead_network(connection)
+        return connection
+
+
+def _notice_dead_network(connection: Any) -> None:
+    for option, value in _DEAD_NETWORK.items():
+        connection._sock.setsockopt(socket.IPPROTO_TCP, option, value)  # noqa: SLF001 - the driver has no such options
 
 
 def connect_for_texts(address: MysqlAddress) -> "Connection[Any]":

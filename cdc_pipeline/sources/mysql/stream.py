@@ -43,6 +43,8 @@ _MOST_OCTETS = 16 << 20
 _MOST_MILLISECONDS = 500
 _FIRST_SERVER_ID = 1 << 31
 _READY = timedelta(seconds=10)
+_ANSWER_SECONDS, _CLOSE_SECONDS, _PING_SECONDS, _SILENCE_SECONDS = 60, 3, 30, 120
+"""Limits of the session that has the lock. The server ends it after the last one, if the reader's machine is gone."""
 _Found = TypeVar("_Found")
 
 
@@ -54,6 +56,7 @@ class MysqlStream:
     """
 
     _reader: BinlogReader | None = None
+    _next_ping = 0.0
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class MysqlStream:
         self._markers = markers
         self._on_step = on_step
         self._dialect = server.dialect
-        self._connection = connect(address)
+        self._connection: Any = connect(address, read_timeout=_ANSWER_SECONDS)
         self._transactions = self._transaction_reader(start, noted, server, looked_at)
         try:
             self._take_lock(lock)
@@ -123,7 +126,7 @@ class MysqlStream:
         """
         reader = self._log_reader(_server_id_of(f"{self._lock} back"), start)
         try:
-            return find(reader.next_event)
+            return find(partial(self._read_event, reader))
         except SourceAway:
             raise
         except SourceError:
@@ -228,20 +231,20 @@ class MysqlStream:
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
-        with contextlib.suppress(MySQLError):
+        self._connection._read_timeout = _CLOSE_SECONDS  # noqa: SLF001 - a server that is away does not answer
+        with contextlib.suppress(MySQLError), contextlib.closing(self._connection):
             # The server frees the lock of a connection that ends a moment later.
             rows(self._connection, "SELECT RELEASE_LOCK(%s)", (self._lock,))
-        with contextlib.suppress(MySQLError):
-            self._connection.close()
 
     def _take_lock(self, name: str) -> None:
         with answering():
+            rows(self._connection, f"SET SESSION wait_timeout = {_SILENCE_SECONDS}")
             taken = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (name,))[0][0]
         if not taken:
             raise SourceBusy(
                 f"another process reads the stream (it holds the lock {name!r} on the source)",
                 expected="one consumer per pipeline",
-                remedy="stop the other reader, or wait until the server has noticed that it is gone",
+                remedy="stop the other reader; of one that is gone, the server frees the lock within two minutes",
             )
 
     def _next_event(self) -> Any:
@@ -250,7 +253,14 @@ class MysqlStream:
             return event
         if self._reader is None:
             raise StreamMoved("the stream is closed", remedy="open the consumer again")
-        return self._reader.next_event()
+        return self._read_event(self._reader)
+
+    def _read_event(self, reader: BinlogReader) -> Any:
+        if time.monotonic() > self._next_ping:
+            with answering():
+                rows(self._connection, "SELECT 1")
+            self._next_ping = time.monotonic() + _PING_SECONDS
+        return reader.next_event()
 
     def _batch(self) -> EventBatch | None:
         groups, ended, markers = self._transactions.take_batch()
