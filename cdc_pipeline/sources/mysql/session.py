@@ -3,7 +3,7 @@
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,15 +44,22 @@ _NOT_SENT, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
 _NO_TABLE = 1146
 _GONE = re.compile(r"purged|could not find|is not in the \w+'s binlog|missing the GTID|more GTIDs than", re.IGNORECASE)
 """What servers say, under the number of each refusal to send the log, if the log no longer has the place."""
-_BROKEN = frozenset(
+_USER_LIMITS = frozenset({1203, 1226})
+_BROKEN = _USER_LIMITS.union(
     {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2055, 4031}
 )
+_NOT_LET_IN = frozenset({_ACCESS_DENIED, 1129, 1130, 1698})
+"""Refusals of a connection, which end when somebody corrects a password, or lets this user or host in."""
+READ_ONLY = frozenset({1290, 1836})
+"""Refusals of a write, which end with a failover or with what the server is closed for."""
 _REFUSED_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})
 _REMEDIES = {
     _ACCESS_DENIED: "correct user and password in source.url, or in the file that source.password_file names",
     _TOO_MANY: "raise max_connections on the server, or end other sessions",
     _NO_DATABASE: "create it on the server, or correct the tables of pipeline.yml",
     _NO_TABLE: "run the same command again; if the table is still missing, run cdc setup-source",
+    **dict.fromkeys(_USER_LIMITS, "raise the limits of this user on the server, or end its other sessions"),
+    **dict.fromkeys(READ_ONLY, "wait until the server takes writes, or name the one that does in source.url"),
     2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
     **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator run what cdc setup-source --print-sql prints"),
 }
@@ -142,11 +149,11 @@ def _file_text(path: Path, setting: str) -> str:
 
 
 def connect(address: MysqlAddress, **more: Any) -> "Connection[Any]":
-    """Opens a connection with the text formats that the pipeline parses. Raises SourceAway if no server answers.
+    """Opens a connection with the text formats that the pipeline parses. Raises SourceAway if no server lets it in.
 
     Opening the driver's socket and its first statement change nothing on the server.
     """
-    with answering():
+    with answering(_NOT_LET_IN):
         connection = pymysql.connect(**{**address.parameters(), **more}, init_command=FORMATS)
         _notice_dead_network(connection)
         return connection
@@ -177,17 +184,20 @@ def rows(connection: "Connection[Any]", statement: str, parameters: Sequence[obj
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """Raises errors of the driver inside the block as SourceAway, SourceGap or SourceError, in one line."""
+def answering(passing: Collection[int] = ()) -> Iterator[None]:
+    """Raises errors of the driver inside the block as SourceAway, SourceGap or SourceError, in one line.
+
+    `passing`: codes of errors that are SourceAway in this block, too.
+    """
     try:
         yield
     except MySQLError as error:
-        raise _translated(error) from error
+        raise _translated(error, passing) from error
     except (OSError, EOFError) as error:
         raise SourceAway(f"the source does not answer: {error}", remedy="start it, or correct source.url") from error
 
 
-def _translated(error: MySQLError) -> SourceError:
+def _translated(error: MySQLError, passing: Collection[int]) -> SourceError:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = " ".join(str(error.args[1] if len(error.args) > 1 else error).split())
     if code == _NOT_SENT and _GONE.search(words):
@@ -203,7 +213,7 @@ def _translated(error: MySQLError) -> SourceError:
             remedy="correct what it names (source.server_id is the reader's id), then start the consumer again",
         )
     remedy = _REMEDIES.get(code, "start it, or correct source.url")
-    if code in _BROKEN or isinstance(error, InterfaceError):
+    if code in _BROKEN or code in passing or isinstance(error, InterfaceError):
         return SourceAway(f"the source does not answer: {words}", remedy=remedy)
     expected = "a user that may do this" if code in _REFUSED_RIGHTS else ""
     return SourceError(

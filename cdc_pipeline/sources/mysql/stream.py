@@ -192,8 +192,7 @@ class MysqlStream:
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         del is_heartbeat  # both kinds are the same: the log shows only committed transactions
-        with answering():
-            sent = self._markers.send(self._connection, text)
+        sent = self._markers.send(self._connection, text)
         if not sent:
             raise SourceError(
                 f"the table {self._markers.sql} has no row of {self._markers.pipeline}",

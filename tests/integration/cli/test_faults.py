@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.mariadb import run_mysql
 from tests.support.streams import run_sql
 
 ERROR, USAGE = 1, 2
@@ -67,6 +68,22 @@ def check_is_named(cdc: CommandLine, template: str, *, of_source: Verbs, of_stor
         assert (ended.exit_code, ended.output) == (ERROR, ""), ended.errors
         assert "the metadata store did not answer" in ended.error
         assert URLS[template].format(setting="metadata_store") in ended.error
+
+
+def test_a_wrong_password_of_a_mariadb_is_named_by_every_verb(
+    cdc: CommandLine, mariadb: str, mysql_database: str
+) -> None:
+    run_mysql(mariadb, f"CREATE TABLE {mysql_database}.orders (id INT PRIMARY KEY)")
+    source = {"kind": "mysql", "marker_table": f"{mysql_database}.cdc_marker"}
+    tables = [{"name": f"shop.{mysql_database}.orders"}]
+    cdc.write_settings(source=source | {"url": mariadb}, tables=tables)
+    assert cdc.run("setup-source").exit_code == 0
+    cdc.write_settings(source=source | {"url": mariadb.replace("of%20this", "of%20another")}, tables=tables)
+    for words in OF_SOURCE:
+        ended = cdc.run(*words)
+        assert (ended.exit_code, ended.output) == (ERROR, ""), ended.errors
+        assert "the source does not answer: Access denied" in ended.error
+        assert "correct user and password in source.url" in ended.error
 
 
 def test_what_is_no_url_is_a_mistake_in_the_settings(cdc: CommandLine) -> None:

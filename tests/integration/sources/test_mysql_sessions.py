@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceAway, SourceError
 from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
 from tests.support.eventually import eventually
 from tests.support.mariadb import connected, fresh_mysql_database, numbers, run_mysql, started_mariadb
 from tests.support.mysql8 import started_mysql
-from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown
+from tests.support.mysql_source import (
+    MysqlShop,
+    documented_reader,
+    first_place,
+    opened_stream,
+    read_copy,
+    read_stream,
+    shown,
+)
 
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT)"
 ROWS = f"INSERT INTO orders {numbers(1, 1000)} SELECT number, 'x' FROM numbers"
@@ -72,3 +80,31 @@ def test_a_set_up_whose_table_another_pipeline_drops_as_it_leaves_can_be_run_aga
         with pytest.raises(SourceError, match="run the same command again"):
             begun.set_up()
         pipeline.source.survey(pipeline.registered_stream()).set_up().check_ready()
+
+
+@pytest.mark.parametrize(
+    ("started", "setting"),
+    [(started_mariadb, "read_only"), (started_mysql, "super_read_only")],
+    ids=["mariadb", "mysql"],
+)
+def test_a_server_that_takes_no_writes_for_a_while_is_away_until_it_does(
+    started: Callable[[], AbstractContextManager[str]], setting: str, store_url: str, tmp_path: Path
+) -> None:
+    with started() as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run(ORDERS)
+        with documented_reader(shop) as reader, shop.opened("orders", source=reader) as pipeline:
+            pipeline.source_setup().set_up()
+            with opened_stream(pipeline, first_place(pipeline)) as stream:
+                run_mysql(url, f"SET GLOBAL {setting} = 1")
+                with pytest.raises(SourceAway, match="wait until the server takes writes"):
+                    stream.send_marker("cut:here")
+                run_mysql(url, f"SET GLOBAL {setting} = 0", "SET GLOBAL read_only = 0")
+                stream.send_marker("cut:here")
+
+
+def test_a_wrong_password_is_away_until_it_is_corrected(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    wrong = {"url": shop.url.replace("of%20this", "of%20another")}
+    with shop.opened("orders", source=wrong) as pipeline, pytest.raises(SourceAway, match="correct user and password"):
+        pipeline.source_setup().set_up()

@@ -3,10 +3,11 @@
 import pytest
 from pymysql.err import OperationalError
 
-from cdc_pipeline.errors import SourceError, SourceGap
+from cdc_pipeline.errors import SourceAway, SourceError, SourceGap
 from cdc_pipeline.sources.mysql.session import answering
 
 NOT_SENT = 1236
+TOO_MANY_OF_A_USER, LIMIT_OF_A_USER = 1203, 1226
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,9 @@ def test_a_log_that_is_there_and_not_sent_is_no_gap(words: str) -> None:
     with pytest.raises(SourceError, match="the source does not send its log: ") as failure, answering():
         raise OperationalError(NOT_SENT, words)
     assert not isinstance(failure.value, SourceGap)
+
+
+@pytest.mark.parametrize("code", [TOO_MANY_OF_A_USER, LIMIT_OF_A_USER])
+def test_a_limit_of_the_user_passes_as_that_of_the_server_does(code: int) -> None:
+    with pytest.raises(SourceAway, match="raise the limits of this user"), answering():
+        raise OperationalError(code, "User cdc already has more than 'max_user_connections' active connections")
