@@ -93,7 +93,7 @@ def _locked_tables(connection: Connection, cut: Cut) -> dict[int, Row[*tuple[Any
         select(_TABLE.c.table_id, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
         .where(_TABLE.c.table_id.in_(table_ids), _TABLE.c.stream == cut.stream)
         .order_by(_TABLE.c.table_id)
-        .with_for_update()
+        .with_for_update(key_share=True)  # the weaker lock for an update: claims can be recorded meanwhile
     ).all()
     if len(rows) != len(table_ids):
         unknown = sorted(set(table_ids) - {row.table_id for row in rows})
@@ -220,15 +220,14 @@ def _insert_slices(
         values["number"] = next_numbers[values["table_id"]]
         next_numbers[values["table_id"]] += 1
     connection.execute(insert(_SLICE), slices)
+    newest = {values["table_id"]: values["schema_id"] for values in slices}
     of_table = update(_TABLE).where(_TABLE.c.table_id == bindparam("of_table"))
     connection.execute(
-        of_table.values(next_slice_number=bindparam("number")),
-        [{"of_table": table_id, "number": number} for table_id, number in next_numbers.items()],
-    )
-    newest = {values["table_id"]: values["schema_id"] for values in slices}
-    connection.execute(
-        of_table.values(schema_id=bindparam("newest")),
-        [{"of_table": table_id, "newest": schema_id} for table_id, schema_id in newest.items()],
+        of_table.values(next_slice_number=bindparam("number"), schema_id=bindparam("newest")),
+        [
+            {"of_table": table_id, "number": next_numbers[table_id], "newest": schema_id}
+            for table_id, schema_id in newest.items()
+        ],
     )
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, event, text
 
 from cdc_pipeline.errors import CdcError, RegistryError, SliceFork, SourceChanged, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, QuarantinedEvent
@@ -50,6 +51,26 @@ def test_a_table_without_events_is_known_as_read_without_a_row_for_each_cut(shop
     assert slices_of(shop, shop.orders.table_id) == ()
     assert shop.store.tables.table(shop.orders.name).followed_at == encode_position(3)
     assert shop.store.tables.table(shop.customers.name).followed_at is None
+
+
+def test_only_tables_with_slices_are_numbered_and_claims_of_others_are_recorded_meanwhile(shop: Shop) -> None:
+    """A cut names every table of the stream; a claim checks that its table exists by the lock FOR KEY SHARE."""
+    ids = [shop.store.tables.register_table(new_table(f"table_{number}")).table_id for number in range(50)]
+    other = create_engine(shop.engine.url)
+    statements, numbered = list[str](), list[Any]()
+
+    @event.listens_for(shop.engine, "before_cursor_execute")
+    def note(_c: object, _cursor: object, statement: str, parameters: Any, _context: object, _many: object) -> None:
+        statements.append(statement)
+        if "next_slice_number=" in statement:
+            numbered.append(parameters)
+            with other.begin() as claiming:
+                claiming.exec_driver_sql("SELECT FROM cdc.source_table FOR KEY SHARE NOWAIT")
+
+    shop.register(shop.cut(0, 5, {(table_id, 0): 0 for table_id in ids} | {(shop.orders.table_id, 0): 3}))
+    other.dispose()
+    assert numbered == [{"of_table": shop.orders.table_id, "number": 2, "newest": shop.schema_id}]
+    assert len(statements) < 20
 
 
 def test_registering_moves_next_offset_watermark_and_label(shop: Shop) -> None:
