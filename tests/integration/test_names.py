@@ -42,7 +42,13 @@ PLAIN_COLUMNS = (
 )
 MAPPED_COLUMNS = (*PLAIN_COLUMNS, "a b", "a,b", "a;b", "a=b", "{x}", "(p)", "new\nline", "tab\t", " ends ")
 
-COLUMNS = {"plain": PLAIN_COLUMNS, "mapped": MAPPED_COLUMNS}
+COLUMNS = {
+    "plain": PLAIN_COLUMNS,
+    "mapped": MAPPED_COLUMNS,
+    "quote as id": ('q"q', "note"),
+    "backslash as id": ("back\\slash", "note"),
+    "line end as id": ("new\nline", "note"),
+}
 
 
 @pytest.fixture

@@ -116,6 +116,16 @@ def test_a_column_that_gets_another_type_is_searched_by_its_new_values() -> None
     assert files.within(COLUMN, [KeyRange("e", "f")]) == []
 
 
+@pytest.mark.parametrize("column", ['q"q', "back\\slash", "new\nline", "\x01", "été"])
+def test_a_column_of_any_name_is_searched(column: str) -> None:
+    files = TableFiles()
+    for path, ends in {"a": {column: 1}, "b": {column: 7}, "none": {}, "null": None}.items():
+        stats = json.dumps({"numRecords": 1, "minValues": ends, "maxValues": ends})
+        files.follow([{"add": {"path": path, "stats": stats}}])
+    files.follow([{"add": {"path": "damaged", "stats": "[{"}}, {"add": {"path": "odd", "stats": "[]"}}])
+    assert files.within(column, [KeyRange(1, 2)]) == ["a", "none", "null", "damaged", "odd"]
+
+
 @pytest.mark.parametrize("path", ["/data/x.parquet", "s3://bucket/x.parquet", "file:/x.parquet"])
 def test_a_file_elsewhere_is_noticed(path: str) -> None:
     files = TableFiles()
