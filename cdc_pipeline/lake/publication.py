@@ -6,12 +6,12 @@ from typing import Any
 from urllib.parse import quote
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.errors import FenceMismatch, LakeError, SnapshotError
 from cdc_pipeline.lake.columns import stats_columns
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, read_fence
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
-from cdc_pipeline.lake.new_shape import shape_actions
+from cdc_pipeline.lake.new_shape import physical_fields, shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.shape import shape_of_source
@@ -26,7 +26,8 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
 
     It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
     slices that the snapshot does not contain, and has changed since `content.replaces`, or if it has another snapshot
-    of the table and this one begins it; LakeError for a table whose features only Delta's writer maintains.
+    of the table and this one begins it; SnapshotError if the table was written again since the files were written, with
+    other names inside; LakeError for a table whose features only Delta's writer maintains.
     """
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)
@@ -96,6 +97,7 @@ def _shape(
     """
     actions = shape_actions(log, table, read, content.snapshot_id)
     metadata = next((action["metaData"] for action in actions if "metaData" in action), None) or log.metadata(read)
+    _check_names(table, content, metadata)
     shape = shape_of_source(table.schema).properties()
     configuration = {**(metadata.get("configuration") or {}), **properties, **shape}
     listed, stats = listed_stats(configuration), stats_columns(table)
@@ -108,6 +110,19 @@ def _shape(
         return actions
     others = [action for action in actions if "metaData" not in action]
     return [*others, {"metaData": {**metadata, "configuration": configuration}}]
+
+
+def _check_names(table: LakeTable, content: LakePublication, metadata: Action) -> None:
+    """Raises SnapshotError if the files have other names inside than `metadata` says: they would read as NULL."""
+    inside = {name for name, _ in physical_fields(metadata).values()}
+    counted = (json.loads(file.stats).get("nullCount", {}).keys() for file in content.files)
+    others = next((names - inside for names in counted if names - inside), None)
+    if others:
+        raise SnapshotError(
+            f"files of snapshot {content.snapshot_id} of {table.name} have columns named {', '.join(sorted(others))}",
+            expected="the names that the lake's table has inside its files",
+            remedy="run cdc snapshot again: the table was written again while this one was taken",
+        )
 
 
 def add(table: LakeTable, file: DataFile, milliseconds: int) -> Action:

@@ -1,5 +1,6 @@
 """Which columns have statistics after a snapshot, also if its id became other columns or a user has listed them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +9,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.new_shape import both_protocols, shape_actions, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table
+from cdc_pipeline.lake.protocol import Compaction, LakePublication
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_ddl import STATS, listed_stats
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
-from tests.support.history_tables import publish
-from tests.support.lake import NOW, PEOPLE, table_of
+from tests.support.history_tables import publish, put_rows
+from tests.support.lake import NOW, PEOPLE, table_of, version
 
 
 def no_session() -> SparkSession:
@@ -33,6 +36,20 @@ def with_properties(log: DeltaLog, properties: Mapping[str, str]) -> None:
     configuration = {**metadata["configuration"], **properties}
     info = {"commitInfo": {"timestamp": int(NOW.timestamp() * 1000)}}
     log.append(latest + 1, [info, {"metaData": {**metadata, "description": "people", "configuration": configuration}}])
+
+
+def with_names_inside(log: DeltaLog, prefix: str) -> None:
+    """A commit that gives all columns other names inside files, as that of a claim which writes the rows again."""
+    latest = log.latest_version() or 0
+    metadata = log.metadata(latest)
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"]):
+        field["metadata"] |= {
+            "delta.columnMapping.physicalName": f"{prefix}-{field['name']}",
+            "delta.columnMapping.id": number,
+        }
+    info = {"commitInfo": {"timestamp": int(NOW.timestamp() * 1000)}}
+    log.append(latest + 1, [info, {"metaData": {**metadata, "schemaString": json.dumps(schema)}}])
 
 
 @pytest.mark.parametrize(
@@ -81,6 +98,26 @@ def test_a_snapshot_with_another_id_changes_which_columns_have_statistics(tmp_pa
     assert kept == ",".join(f"`{name}`" for name in (*key, "_cdc_version"))
     publish(lake, store, after, [(1, "a", 1)], at=6, fence=0)
     assert stats() == (kept if "id" in key else "`id`,`_cdc_version`")
+
+
+def test_a_snapshot_is_not_published_where_its_files_would_read_as_null(tmp_path: Path) -> None:
+    """Claims up to the cutoff are applied until it is published; one may have written the table again."""
+    store, table = LocalObjectStore(tmp_path), table_of()
+    lake = SparkLake(open_session=no_session, store=store, clock=lambda: NOW, on_step=no_step)
+    log = DeltaLog(store, lake_key(table.name))
+    publish(lake, store, table, [(1, "a", 1)], at=5, fence=0)
+    with_names_inside(log, "first")
+    staged = put_rows(store, table, "s6", [(2, "b", 2)])
+    lake.create_table(table, snapshot_id="s6")
+    work = Compaction(snapshot_id="s6", attempt="1", staged_keys=(staged,), target_files=1, version=version(6))
+    content = LakePublication(snapshot_id="s6", files=lake.compact(table, work), fence_number=0)
+    with_names_inside(log, "second")
+    latest = log.latest_version()
+    with pytest.raises(SnapshotError, match="first-_cdc_version"):
+        lake.publish(table, content)
+    assert log.latest_version() == latest
+    with_names_inside(log, "first")
+    lake.publish(table, content)
 
 
 def test_a_snapshot_with_other_columns_keeps_what_users_set_and_no_property_of_the_old_columns(tmp_path: Path) -> None:
