@@ -24,6 +24,8 @@ FILE_TYPE = ROWS.field("add").type
 _BoundsOf = Callable[[str | None], Bounds | None]
 _MOST_CHANGES = 4_096
 """After this many changes the columns are built again."""
+_NEWER_BYTES = 2_048
+"""Memory of the `add` action of a newer commit."""
 ELSEWHERE = "^/|:/"
 """Matches the paths of files outside the table's folder."""
 _RECORDS = r'"numRecords"\s*:\s*(?P<rows>[0-9]+)'
@@ -40,8 +42,8 @@ class TableFiles:
 
     @property
     def size_bytes(self) -> int:
-        """The memory of the columns."""
-        return int(self._columns.nbytes)
+        """The memory of the columns, and about that of the files of newer commits."""
+        return int(self._columns.nbytes) + len(self._newer) * _NEWER_BYTES
 
     @property
     def has_files_elsewhere(self) -> bool:

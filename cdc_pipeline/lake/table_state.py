@@ -1,4 +1,4 @@
-"""The files and metadata of a lake table at one version, cached in the process and updated from newer commits."""
+"""The files and metadata of a lake table at one version, cached and updated from newer commits."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from cdc_pipeline.lake.table_files import FILE_TYPE, TableFiles
 _MOST_COMMITS = 200
 """If more commits than this are newer, the checkpoint is read again instead."""
 _MOST_BYTES = 256 << 20
-"""Memory that one process uses for the files of all tables: about half a million files.
+"""Memory that one slot of a worker uses for the files of all tables: about half a million files.
 
 The least recently used tables are dropped first.
 """
@@ -51,7 +51,7 @@ class LakeTableState:
 
 
 class LakeTableStates:
-    """Caches table states; one instance per process.
+    """Caches table states; one instance per slot of a worker.
 
     Calls for one table must not overlap, those for several tables may.
     """

@@ -1,6 +1,7 @@
 """The state of a table is that of its log, however many commits it is behind, and whoever wrote them."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,20 @@ def test_a_table_that_was_replaced_is_read_again(log: DeltaLog, tmp_path: Path) 
     created(log, "two", add("b"))
     log.append(1, [info("1"), add("c")])
     assert set(states.at(log, 1).files.paths()) == {"b", "c"}
+
+
+def test_files_of_newer_commits_count_as_memory_until_they_are_columns(log: DeltaLog) -> None:
+    created(log, "one", *(add(f"old-{number}", number, number) for number in range(100)))
+    files = LakeTableStates().at(log, 0).files
+    before = files.size_bytes
+    tracemalloc.start()
+    files.follow([json.loads(json.dumps(add(f"new-{number}", number, number))) for number in range(1_000)])
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used / 2 < files.size_bytes - before < 4 * used
+    files.follow(add(f"last-{number}") for number in range(4_000))
+    assert len(files) == 5_100
+    assert files.size_bytes < 5_100 * 400
 
 
 def test_files_are_spared_by_their_bounds(log: DeltaLog) -> None:
