@@ -82,7 +82,7 @@ def checkpoint_when_due(
             state.checkpoints_by_delta = True
         if retention is not None and not state.checkpoints_by_delta:
             _write_checkpoint(store, log, state, int((now - retention).timestamp() * 1000), on_step)
-            clean_log(store, log, state.version, configuration, now, on_step)
+            clean_log(store, log, state, now, on_step)
         elif (state.version + 1) % interval == 0:
             _checkpoint_by_delta(open_session(), store.spark_url(log.table_key), state.version + 1, on_step)
     except (CdcError, OSError, pa.ArrowException) as error:
@@ -177,18 +177,19 @@ _LONGEST = "interval 30 days"
 _AMOUNT = re.compile(r"(\d+) (week|day|hour|minute|second|millisecond|microsecond)s?")
 
 
-def clean_log(
-    store: ObjectStore, log: DeltaLog, latest: int, configuration: Mapping[str, str], now: datetime, on_step: OnStep
-) -> int:
+def clean_log(store: ObjectStore, log: DeltaLog, state: LakeTableState, now: datetime, on_step: OnStep) -> int:
     """Deletes objects that only versions older than `delta.logRetentionDuration` need. Returns their number.
 
     Every version that was the latest at some time since then can still be read. Like Delta, this counts whole days, so
-    it deletes once a day. At other times it reads a few objects, whatever the length of the log.
+    it lists and deletes once a day. At other times it reads at most a few objects, whatever the length of the log.
     """
+    latest, configuration = state.version, configuration_of(state.metadata)
     retention = duration_of(configuration.get(_RETENTION, _LONGEST))
     if configuration.get(_SWITCH) == "false" or retention is None:
         return 0
     cutoff = (now - retention).replace(hour=0, minute=0, second=0, microsecond=0)
+    if cutoff == state.cleaned_before:
+        return 0
     # Versions are deleted from the oldest on, so those that exist are the last ones.
     oldest = bisect_left(range(latest), 1, key=lambda version: int(log.exists(version)))
     if _time_of(log, oldest) >= cutoff:
@@ -199,6 +200,7 @@ def clean_log(
     with step(on_step, "lake_log.clean"):
         expired = [found.key for found in store.list_prefix(log.folder) if _version_of(found.key) < kept_from]
         store.delete_all(sorted(expired, key=_version_of))
+    state.cleaned_before = cutoff
     return len(expired)
 
 

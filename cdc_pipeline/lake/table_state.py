@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from threading import Lock
 
 from cdc_pipeline.lake.checkpoint_rows import conformed
@@ -25,6 +26,7 @@ class LakeTableState:
     `info`: the commitInfo of `version`, which shows whether the table was replaced. `checkpoint`: the version of the
     last checkpoint that is known; -1 if there is none. `looked_at`: the version at which this process last looked for
     files that have decayed; -1 if it did not. `checkpoints_by_delta`: only Delta can write checkpoints of this log.
+    `cleaned_before`: this process deleted what had expired by then from the log.
     """
 
     version: int
@@ -35,6 +37,7 @@ class LakeTableState:
     protocol: Action = field(default_factory=dict)
     files: TableFiles = field(default_factory=TableFiles)
     checkpoints_by_delta: bool = False
+    cleaned_before: datetime | None = None
 
     def follow(self, actions: Iterable[Action], version: int) -> None:
         """Updates the state with the actions of the next commit."""

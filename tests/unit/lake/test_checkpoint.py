@@ -1,6 +1,7 @@
 """A checkpoint says what the commits before it say: to this project, and to readers that know nothing of it."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -16,6 +17,8 @@ from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.checkpoint_rows import ROWS, UnknownContent
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, file_identity
 from cdc_pipeline.lake.maintenance import clean_log, duration_of
+from cdc_pipeline.lake.table_state import LakeTableState
+from cdc_pipeline.object_store import ObjectInfo
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
 
@@ -42,6 +45,13 @@ PROTOCOL = {
 
 class KilledError(Exception):
     """What ends a process."""
+
+
+class UnlistedStore(LocalObjectStore):
+    """Ends whoever lists it."""
+
+    def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        raise KilledError(prefix, after)
 
 
 def add(path: str, vector: Action | None = None) -> Action:
@@ -254,22 +264,26 @@ def test_a_checkpoint_with_unknown_content_is_left_to_delta(store: LocalObjectSt
 
 
 def test_expired_commits_are_deleted_up_to_the_checkpoint_that_the_rest_needs(
-    store: LocalObjectStore, log: DeltaLog
+    tmp_path: Path, store: LocalObjectStore, log: DeltaLog
 ) -> None:
     commits = random_commits(5, 40)
     for number, actions in enumerate(commits):
         log.append(number, [info(START + number * DAY / 2), *actions[1:]])
         if number % 10 == 9:
             write_checkpoint(store, log, number, OLD, no_step)
-    configuration = {"delta.logRetentionDuration": "interval 7 days"}
+    state = LakeTableState(version=39, metadata={"configuration": {"delta.logRetentionDuration": "interval 7 days"}})
     now = START + 20 * DAY
     # Version 25 was the last one seven days ago. It is read from the checkpoint of 19.
-    assert clean_log(store, log, 39, configuration, now, no_step) == 20
+    assert clean_log(store, log, state, now, no_step) == 20
     kept = [found.key.rpartition("/")[2] for found in store.list_prefix(log.folder)]
     assert kept[:2] == [f"{19:020d}.checkpoint.parquet", f"{19:020d}.json"]
     assert log.active_files(25).keys() == replayed(commits[:26])["add"].keys()
-    assert clean_log(store, log, 39, configuration, now, no_step) == 0
-    assert clean_log(store, log, 39, {"delta.enableExpiredLogCleanup": "false"}, now + 90 * DAY, no_step) == 0
+    unlisted = UnlistedStore(tmp_path)
+    assert clean_log(unlisted, DeltaLog(unlisted, TABLE), state, now + DAY / 2, no_step) == 0
+    with pytest.raises(KilledError):
+        clean_log(unlisted, DeltaLog(unlisted, TABLE), state, now + DAY, no_step)
+    state.metadata["configuration"]["delta.enableExpiredLogCleanup"] = "false"
+    assert clean_log(store, log, state, now + 90 * DAY, no_step) == 0
 
 
 @pytest.mark.parametrize(
