@@ -175,18 +175,27 @@ def _check_rights(connection: "Connection[Any]", dialect: Dialect) -> None:
 
 
 def _check_replica(connection: "Connection[Any]", server: BinlogServer) -> None:
-    """Raises SourceError for a MariaDB that replicates from another server and leaves that out of its log."""
-    if _is_on(server.variables["log_replica_updates"]):
+    """Raises SourceError for a MariaDB replica, and for a node of a cluster whose log lacks what the others write.
+
+    What the pipeline writes on a replica gets a number that the primary gives, too, and replication stops.
+    """
+    if _is_on(server.variables["wsrep_on"]):
+        if _is_off(server.variables["log_replica_updates"]):
+            raise SourceError(
+                "the source replicates from another server (wsrep_on = ON), and log_slave_updates = OFF",
+                expected="log_slave_updates = ON: what the server replicates would not be in its log",
+                remedy="set it in the server's configuration, and restart it; a stream that has begun lacks what was"
+                " replicated meanwhile: run cdc setup-source --begin-again, then cdc snapshot",
+            )
         return
-    sign = "wsrep_on = ON" if _is_on(server.variables["wsrep_on"]) else _sign_of_replica(connection, server)
+    sign = _sign_of_replica(connection, server)
     if sign:
         raise SourceError(
-            f"the source replicates from another server ({sign}), and log_slave_updates = OFF",
-            expected="log_slave_updates = ON: what the server replicates would not be in its log",
-            remedy="set it in the server's configuration, and restart it; a stream that has begun lacks what was"
-            " replicated meanwhile: run cdc setup-source --begin-again, then cdc snapshot. A server that no longer"
-            " replicates: run RESET SLAVE ALL, and GRANT SLAVE MONITOR ON *.* TO the pipeline's user; or, with"
-            " gtid_strict_mode = OFF meanwhile, SET GLOBAL gtid_slave_pos = ''",
+            f"the source replicates from another server ({sign})",
+            expected="the primary: marker messages written on a replica would get numbers that the primary gives, too",
+            remedy="point source.url at the primary. A server that no longer replicates: run RESET SLAVE ALL, and GRANT"
+            " SLAVE MONITOR ON *.* TO the pipeline's user; or, with gtid_strict_mode = OFF meanwhile, SET GLOBAL"
+            " gtid_slave_pos = ''",
         )
 
 

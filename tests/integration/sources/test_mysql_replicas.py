@@ -1,4 +1,4 @@
-"""A MariaDB that replicates without writing to its own log what it replicates is refused."""
+"""A MariaDB replica is refused before anything is written on it, and so is a node of a cluster with half a log."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,24 +25,23 @@ def follow(replica: str, first: str) -> None:
 
 
 @pytest.mark.parametrize("is_logged", [False, True])
-def test_a_replica_is_read_only_if_its_log_has_what_it_replicates(
-    store_url: str, tmp_path: Path, *, is_logged: bool
-) -> None:
-    """By a user with the documented rights."""
+def test_a_replica_is_refused_and_goes_on_to_replicate(store_url: str, tmp_path: Path, *, is_logged: bool) -> None:
+    """By a user with the documented rights, whom the primary created."""
     options = ["--server-id=2", f"--log-slave-updates={'ON' if is_logged else 'OFF'}"]
     with started_mariadb() as first, started_mariadb(*options) as replica:
         follow(replica, first)
         with fresh_mysql_database(first) as database:
-            run_mysql(first, "CREATE TABLE orders (id INT PRIMARY KEY)", database=database)
-            there = f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{database}'"
-            assert eventually(lambda: bool(run_mysql(replica, there)))
-            shop = MysqlShop(folder=tmp_path, url=replica, database=database, store_url=store_url)
-            with documented_reader(shop) as source, shop.opened("orders", source=source) as pipeline:
-                if is_logged:
-                    assert pipeline.source_setup().set_up().tables == (shop.name("orders"),)
-                else:
-                    with pytest.raises(SourceError, match="log_slave_updates = OFF"):
-                        pipeline.source_setup().set_up()
+            primary = MysqlShop(folder=tmp_path, url=first, database=database, store_url=store_url)
+            with documented_reader(primary) as source:
+                primary.run("CREATE TABLE orders (id INT PRIMARY KEY)")
+                there = f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{database}'"
+                assert eventually(lambda: bool(run_mysql(replica, there)))
+                source["url"] = source["url"].replace(str(urlsplit(first).port), str(urlsplit(replica).port))
+                refusal = pytest.raises(SourceError, match=r"from another server \(gtid_slave_pos = 0-1-\d+\)")
+                with primary.opened("orders", source=source) as pipeline, refusal:
+                    pipeline.source_setup().set_up()
+                primary.run("INSERT INTO orders VALUES (1)")
+                assert eventually(lambda: bool(run_mysql(replica, f"SELECT 1 FROM {database}.orders")))
 
 
 def test_a_replica_that_has_applied_nothing_yet_is_seen_by_a_user_with_the_right(
@@ -68,9 +67,7 @@ def test_a_server_that_once_replicated_is_read_once_the_user_may_see_that_it_no_
         ((written,),) = shop.run("SELECT @@gtid_binlog_pos")
         shop.run(f"SET GLOBAL gtid_slave_pos = '{written},7-99-5'", "RESET SLAVE ALL")
         with documented_reader(shop) as source, shop.opened("orders", source=source) as pipeline:
-            with pytest.raises(
-                SourceError, match=r"gtid_slave_pos = .*7-99-5\), and log_slave_updates = OFF"
-            ) as refused:
+            with pytest.raises(SourceError, match=r"gtid_slave_pos = .*7-99-5\); expected the primary") as refused:
                 pipeline.source_setup().set_up()
             assert "with gtid_strict_mode = OFF meanwhile" in (refused.value.remedy or "")
             shop.run(f"GRANT SLAVE MONITOR ON *.* TO {database.replace('shop', 'reader')}@'127.0.0.1'")
@@ -87,4 +84,13 @@ def test_a_node_of_a_cluster_is_read_only_if_its_log_has_what_it_replicates(stor
         shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
         shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
         with shop.opened("orders") as pipeline, pytest.raises(SourceError, match="wsrep_on = ON"):
+            pipeline.source_setup().set_up()
+
+
+def test_a_server_that_takes_no_writes_is_refused_by_name(store_url: str, tmp_path: Path) -> None:
+    with started_mariadb("--read-only") as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
+        refusal = pytest.raises(SourceError, match=r"until the server takes writes, or name the one that does in source\.url")
+        with documented_reader(shop) as source, shop.opened("orders", source=source) as pipeline, refusal:
             pipeline.source_setup().set_up()
