@@ -51,17 +51,19 @@ def hold_snapshot(
     It ends with the block. Its session keeps the definitions that the tables had right before it. Raises SnapshotError
     if the position does not become known.
     """
-    with answering(), closing(connect_for_texts(address)) as connection:
-        with step(on_step, "position.hold"):
-            rows(connection, "SELECT GET_LOCK(%s, 0)", (lock,))
-            with session(address) as other:
-                definitions = read_definitions(other, tables)
-            place = dialect_at(connection).begin_snapshot(connection)
-            for name, definition in definitions.items():
-                rows(connection, f"SET {_definition_of(name)} = %s", (definition,))
-        taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
+    with closing(connect_for_texts(address)) as connection:
+        with answering():
+            with step(on_step, "position.hold"):
+                rows(connection, "SELECT GET_LOCK(%s, 0)", (lock,))
+                with session(address) as other:
+                    definitions = read_definitions(other, tables)
+                place = dialect_at(connection).begin_snapshot(connection)
+                for name, definition in definitions.items():
+                    rows(connection, f"SET {_definition_of(name)} = %s", (definition,))
+            taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
+            listener = Listener((listen_on, 0), backlog=64)
         key = secrets.token_bytes(32)
-        with Listener((listen_on, 0), backlog=64) as listener:
+        with listener:
             server = SnapshotServer(connection, address, listener, key)
             with server.running():
                 host, port = listener.address

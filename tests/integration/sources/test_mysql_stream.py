@@ -1,5 +1,6 @@
 """What the stream of MariaDB and of MySQL does with changes of rows and of tables, and when its log cannot be read."""
 
+import errno
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -212,6 +213,13 @@ def test_a_held_snapshot_is_read_by_its_key_alone_and_ends_with_its_holder(shop:
         with pytest.raises(Exception, match="held snapshot"), pipeline.source.copy_at(held.exported):
             pass
         assert read_copy(pipeline, shop.name("orders"))[0].num_rows == 0
+
+
+def test_an_error_of_the_block_that_holds_a_snapshot_is_no_outage_of_the_source(shop: MysqlShop) -> None:
+    with shop.opened("orders") as pipeline:
+        with pytest.raises(OSError, match="the lake's disk"), pipeline.source.hold_position("test", name="a"):
+            raise OSError(errno.ENOSPC, "the lake's disk is full")
+        assert not pipeline.source.is_held("test", name="a")
 
 
 def test_a_reader_that_leaves_a_held_snapshot_ends_its_query_and_not_the_snapshot(shop: MysqlShop) -> None:
