@@ -129,12 +129,13 @@ def read_server(connection: "Connection[Any]") -> BinlogServer:
     variables["log_replica_updates"] = variables["log_replica_updates"] or variables["log_slave_updates"]
     dialect, numbers = dialect_of(variables["version"]), _NUMBERS.match(variables["version"])
     days = float(variables["expire_logs_days"] or 0)
+    ((end,),) = rows(connection, f"SELECT {dialect.end_sql}")  # MySQL shows at most 1024 characters of a variable
     return BinlogServer(
         version_text=variables["version"],
         version=(int(numbers[1]), int(numbers[2])) if numbers else (0, 0),
         dialect=dialect,
         variables=variables,
-        place=dialect.end_of(variables),
+        place=dialect.end_of(str(end), variables),
         retention_seconds=float(variables["binlog_expire_logs_seconds"] or 0) or days * 86_400,
     )
 

@@ -24,14 +24,13 @@ class Dialect:
     """One kind of server. `is_mariadb`: as mysql-replication calls it.
 
     `end_sql`: an expression for the end of the log, whose text `place` reads; None for the beginning of a log without
-    transactions. `end_of`: the end of the log by the server's variables. `identity`: names the log that positions
-    belong to. `begin_snapshot`: begins a consistent snapshot, and returns its place. `log_right`: the right to see the
-    filters of the log. `log_check`: a program that checks the log. `how_to_pass`: what an administrator runs so that
-    the end of the log, the second position, reaches the first one. `latest_end`: the position behind everything that a
-    reader of the log may have got. `check_start`: raises SourceGap for a place that the log no longer has,
-    where the server itself does not refuse such a reader. `has_lost`: whether the log lacks something after a place
-    that was read.
-    `shows_computed`: whether an update that lacks a computed column has not changed it.
+    transactions. `end_of`: the end of the log by that text and the server's variables. `identity`: names the log that
+    positions belong to. `begin_snapshot`: begins a consistent snapshot, and returns its place. `log_right`: the right
+    to see the filters of the log. `log_check`: a program that checks the log. `how_to_pass`: what an administrator runs
+    so that the end of the log, the second position, reaches the first one. `latest_end`: the position behind everything
+    that a reader of the log may have got. `check_start`: raises SourceGap for a place that the log no longer has, where
+    the server itself does not refuse such a reader. `has_lost`: whether the log lacks something after a place that was
+    read. `shows_computed`: whether an update that lacks a computed column has not changed it.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Dialect:
     shows_computed: bool
     end_sql: str
     place: Callable[[str], LogPlace | None]
-    end_of: Callable[[Mapping[str, str]], LogPlace]
+    end_of: Callable[[str, Mapping[str, str]], LogPlace]
     identity: Callable[[Mapping[str, str]], str]
     begin_snapshot: "Callable[[Connection[Any]], LogPlace | None]"
     log_right: str
@@ -51,9 +50,9 @@ class Dialect:
     has_lost: "Callable[[Connection[Any], LogPlace], bool]"
 
 
-def _mariadb_end(variables: Mapping[str, str]) -> LogPlace:
+def _mariadb_end(written: str, variables: Mapping[str, str]) -> LogPlace:
     beginning = Gtid(domain=int(variables["gtid_domain_id"] or 0), server=int(variables["server_id"] or 0), sequence=0)
-    return last_gtid(variables["gtid_binlog_pos"]) or beginning
+    return last_gtid(written) or beginning
 
 
 def _latest_end(connection: "Connection[Any]") -> int:
@@ -116,7 +115,7 @@ MYSQL = Dialect(
     shows_computed=True,
     end_sql="@@GLOBAL.gtid_executed",
     place=parse_gtid_set,
-    end_of=lambda variables: parse_gtid_set(variables["gtid_executed"]),
+    end_of=lambda written, _: parse_gtid_set(written),
     identity=lambda variables: f"mysql server {variables['server_uuid']}",
     begin_snapshot=begin_on_mysql,
     log_right="REPLICATION CLIENT",

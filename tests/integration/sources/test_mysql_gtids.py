@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from pymysqlreplication.event import GtidEvent
@@ -128,6 +128,26 @@ def test_the_count_goes_on_over_uuids_gaps_and_files_of_the_log(own: MysqlShop) 
         for text in (f"{OTHER}:3-5", "0-1-7", f"{OTHER}:1-99"):
             with pytest.raises(UsageError, match="all GTIDs up to the export"):
                 pipeline.source.position_of(text)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"{UUID(int=1 << 96)}:{':'.join(map(str, range(1, 800, 2)))}",
+        ",".join(f"{UUID(int=n << 96)}:1" for n in range(2, 32)),
+    ],
+    ids=["many gaps", "many uuids"],
+)
+def test_a_set_of_more_than_a_thousand_characters_is_read_whole(own: MysqlShop, more: str) -> None:
+    """What shows variables cuts them there."""
+    own.run(ORDERS)
+    own.run(f"SET GLOBAL gtid_purged = '+{more}'")
+    with own.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        own.run("ALTER TABLE orders ADD amount INT")
+        own.run("INSERT INTO orders VALUES (1, 'x', 5)")
+        consume(pipeline)
+        assert [event["amount"] for event in events_of(pipeline, own.name("orders"))] == [5]
 
 
 def test_what_the_log_never_had_is_not_counted_silently(own: MysqlShop) -> None:
