@@ -1,9 +1,9 @@
-"""A TCP proxy that loses answers: cut or silenced, it lets the server work on, and nobody hears of it."""
+"""A TCP proxy that loses or changes answers: cut or silenced, it lets the server work on, and nobody hears of it."""
 
 import ctypes
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
@@ -18,6 +18,7 @@ _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
 @dataclass(slots=True, kw_only=True)
 class Proxy:
     port: int
+    answer: Callable[[bytes], bytes] = bytes
     is_cut: Event = field(default_factory=Event)
     _open: list[socket.socket] = field(default_factory=list)
 
@@ -47,8 +48,8 @@ class Proxy:
                     continue
                 server = socket.create_connection((LOOPBACK, server_port))
                 self._open += [client, server]
-                for source, target in ((client, server), (server, client)):
-                    Thread(target=_copy, args=(source, target), daemon=True).start()
+                for way in ((client, server, bytes), (server, client, self.answer)):
+                    Thread(target=_copy, args=way, daemon=True).start()
 
     def close(self) -> None:
         self.cut()
@@ -56,19 +57,19 @@ class Proxy:
             connection.close()
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
+def _copy(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
     with suppress(OSError):
         while block := source.recv(_BLOCK_BYTES):
-            target.sendall(block)
+            target.sendall(change(block))
     for connection in (source, target):
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
-def proxied(server_port: int) -> Iterator[Proxy]:
+def proxied(server_port: int, answer: Callable[[bytes], bytes] = bytes) -> Iterator[Proxy]:
     with socket.create_server((LOOPBACK, 0)) as listener:
-        proxy = Proxy(port=listener.getsockname()[1])
+        proxy = Proxy(port=listener.getsockname()[1], answer=answer)
         thread = Thread(target=proxy.serve, args=(listener, server_port), daemon=True)
         thread.start()
         try:

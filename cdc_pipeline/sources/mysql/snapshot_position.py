@@ -16,8 +16,8 @@ tried again and again.
 
 On a server that never has such a moment (or on a replica, whose transactions own their GTIDs from their beginning), a
 global read lock makes one: FLUSH TABLES WITH READ LOCK waits for running commits, blocks new ones, and is released as
-soon as the snapshot has begun. It needs the right RELOAD. A statement that runs for long would have it wait while it
-blocks others already, so it gives up soon.
+soon as the snapshot has begun. It needs the right RELOAD; Amazon RDS gives the lock to nobody. A statement that runs
+for long would have it wait while it blocks others already, so it gives up soon.
 """
 
 import time
@@ -46,7 +46,9 @@ _LONGER = timedelta(seconds=30)
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _START = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 _OWNED, _EXECUTED = "SELECT @@GLOBAL.gtid_owned", "SELECT @@GLOBAL.gtid_executed"
-_NO_RIGHT, _NO_LOCK = 1227, 1205
+_NO_RIGHT = frozenset({1227, 1045})
+"""The second one is how Amazon RDS refuses the lock to everybody."""
+_NO_LOCK = 1205
 
 
 def begin_on_mariadb(connection: "Connection[Any]") -> LogPlace | None:
@@ -100,7 +102,7 @@ def _under_lock(connection: "Connection[Any]", wait: timedelta) -> GtidSet | Non
             rows(connection, _START)
             return parse_gtid_set(_text(connection, _EXECUTED))
     except MySQLError as error:
-        if error.args[0] == _NO_RIGHT:
+        if error.args[0] in _NO_RIGHT:
             return None
         if error.args[0] == _NO_LOCK:
             raise SnapshotError(
@@ -126,8 +128,9 @@ def _locked(connection: "Connection[Any]", wait: timedelta) -> Iterator[None]:
 def _refuse_busy() -> LogPlace:
     raise SnapshotError(
         "transactions commit on the source without a pause, so the position of a snapshot is not known",
-        expected="a moment without a commit, or the right to make one",
-        remedy="run GRANT RELOAD ON *.* TO the pipeline's user, as an administrator, or try again when less is written",
+        expected="a moment without a commit, or a global read lock, which makes one",
+        remedy="try again when less is written; or run GRANT RELOAD ON *.* TO the pipeline's user, as an administrator,"
+        " which does not help on Amazon RDS: nobody gets the lock there",
     )
 
 

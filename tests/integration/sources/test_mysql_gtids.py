@@ -6,9 +6,11 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
+from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
+from pymysql.err import OperationalError
 from pymysqlreplication.event import GtidEvent
 
 from cdc_pipeline.errors import SnapshotError, SourceError, SourceGap, UsageError
@@ -22,8 +24,9 @@ from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mysql
 from tests.support.event_files import events_of
 from tests.support.mariadb import connected, fresh_mysql_database, reset_log, run_mysql
 from tests.support.mysql8 import started_mysql
-from tests.support.mysql_source import MysqlShop, read_stream
+from tests.support.mysql_source import MysqlShop, documented_reader, read_stream
 from tests.support.pipelines import consume
+from tests.support.tcp_proxy import proxied
 
 pytestmark = pytest.mark.xdist_group("own MySQL")
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT)"
@@ -208,6 +211,19 @@ def test_a_lock_that_is_not_given_soon_is_given_up_and_writers_go_on(own: MysqlS
         own.run("INSERT INTO bag VALUES (1, 2)")
         begin_on_mysql(connection, timedelta(0))
         own.run("INSERT INTO bag VALUES (1, 3)")
+
+
+def test_a_snapshot_begins_where_nobody_may_lock(own: MysqlShop) -> None:
+    """Amazon RDS refuses the lock with the number that servers have for a wrong password."""
+    port = urlsplit(own.url).port or 0
+    rds = proxied(port, lambda answer: answer.replace(b"\xff\xcb\x04#42000", b"\xff\x15\x04#28000"))
+    with documented_reader(own) as reader, rds as proxy:
+        source = MysqlSource(kind="mysql", url=reader["url"].replace(str(port), str(proxy.port)))
+        with closing(connect_for_texts(address_of(source, own.folder))) as connection:
+            with pytest.raises(OperationalError, match="1045"):
+                rows(connection, "FLUSH TABLES WITH READ LOCK")
+            executed = str(own.run("SELECT @@GLOBAL.gtid_executed")[0][0])
+            assert begin_on_mysql(connection, timedelta(0)).end == parse_gtid_set(executed).end
 
 
 def test_a_log_that_was_reset_is_read_again_from_behind_what_is_registered(own: MysqlShop) -> None:
