@@ -91,6 +91,6 @@ def test_a_server_that_takes_no_writes_is_refused_by_name(store_url: str, tmp_pa
     with started_mariadb("--read-only") as url, fresh_mysql_database(url) as database:
         shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
         shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
-        refusal = pytest.raises(SourceError, match=r"until the server takes writes, or name the one that does in source\.url")
+        refusal = pytest.raises(SourceError, match=r"name the one that does in source\.url")
         with documented_reader(shop) as source, shop.opened("orders", source=source) as pipeline, refusal:
             pipeline.source_setup().set_up()
