@@ -7,6 +7,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator, Hashable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +211,7 @@ class SliceRunTrigger(_StoreTrigger):
             return self._success(request)
         if recent.newest not in (None, self._asked_for):
             self.log.info("asked again for %s: slice %d waits", self.table, recent.newest)
+            self._request = replace(request, state=RequestState.REQUESTED)  # also if the answer is lost
             again = await asyncio.to_thread(self._ask_again, request)
             self._request, self._asked_for = again or request, recent.newest
         return None

@@ -1,31 +1,27 @@
 """The task of a slice DAG that resident workers run: how it begins, and how its trigger ends it."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 import structlog
 import yaml
-from airflow.triggers.base import TaskFailedEvent
 from airflow.utils.types import DagRunType
 from cdc_dag import chosen_tables, is_by_hand
 from cdc_open_store import open_store
 from cdc_params import moment_of
-from cdc_trigger import SliceRunTrigger
 from cdc_wake_up_policy import WorkerWatch
 from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
 
-from cdc_pipeline.errors import LakeError, SetupError, StoreAway, UsageError
+from cdc_pipeline.errors import LakeError, StoreAway, UsageError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
@@ -217,36 +213,6 @@ def test_runs_share_an_open_store_until_it_does_not_answer(shop: Shop) -> None:
     with found() as third:
         assert third is not first
         assert third.slice_requests.find(UUID(int=1)) is None
-
-
-def test_a_task_that_was_ended_while_it_asked_leaves_no_request(shop: Shop) -> None:
-    trigger = SliceRunTrigger(STREAM.name, str(shop.orders.name), resumes=False)
-    instance: Any = SimpleNamespace(id=UUID(int=7), task_id="", run_id="scheduled__2026-01-01T00:00:00")
-    trigger.task_instance = instance
-    away = StoreAway("nobody listens", expected="a server", remedy="start it")
-    with suppress(StoreAway), open_store(STREAM.name, lambda: shop.url):
-        raise away  # another test may have opened it
-    with suppress(StoreAway), open_store(STREAM.name, lambda: shop.url):
-        asyncio.run(trigger.on_kill())
-        trigger._ask()
-        raise away  # so that no other test finds this store open
-    found = shop.store.slice_requests.find(UUID(int=7))
-    assert found is not None
-    assert found.state is RequestState.CANCELLED
-
-
-def test_an_error_that_is_no_outage_fails_the_task_in_our_words(store_url: str) -> None:
-    """A store whose tables are gone. A pipeline.yml that cannot be read is another one."""
-    trigger = SliceRunTrigger("emptied", str(NAMES[0]), resumes=False)
-    instance: Any = SimpleNamespace(id=UUID(int=7), task_id="", run_id="scheduled__2026-01-01T00:00:00")
-    trigger.task_instance = instance
-    away = StoreAway("nobody listens", expected="a server", remedy="start it")
-    with suppress(StoreAway), open_store(trigger.pipeline, lambda: store_url):
-        run_sql(store_url, "DROP SCHEMA cdc CASCADE")
-        with pytest.raises(SetupError, match="the metadata store refuses"):
-            trigger._ask()
-        assert isinstance(asyncio.run(trigger._tried(None)), TaskFailedEvent)
-        raise away  # so that the store is closed
 
 
 @pytest.mark.parametrize("until", ["2026-01-31T12:00:00Z", "2026-01-31t12:00:00z", "2026-01-31 13:00:00+01:00"])

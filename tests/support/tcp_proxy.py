@@ -17,8 +17,11 @@ _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
 
 @dataclass(slots=True, kw_only=True)
 class Proxy:
+    """`answer` changes what the server sends. `lost`: the answer, or a part of it, at which it cuts itself."""
+
     port: int
     answer: Callable[[bytes], bytes] = bytes
+    lost: bytes = b""
     is_cut: Event = field(default_factory=Event)
     _open: list[socket.socket] = field(default_factory=list)
 
@@ -49,21 +52,22 @@ class Proxy:
                 server = socket.create_connection((LOOPBACK, server_port))
                 self._open += [client, server]
                 for way in ((client, server, bytes), (server, client, self.answer)):
-                    Thread(target=_copy, args=way, daemon=True).start()
+                    Thread(target=self._copy, args=way, daemon=True).start()
 
     def close(self) -> None:
         self.cut()
         for connection in self._open:
             connection.close()
 
-
-def _copy(source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
-    with suppress(OSError):
-        while block := source.recv(_BLOCK_BYTES):
-            target.sendall(change(block))
-    for connection in (source, target):
+    def _copy(self, source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
         with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+            while block := source.recv(_BLOCK_BYTES):
+                if self.lost and self.lost in block:
+                    self.cut()
+                target.sendall(change(block))
+        for connection in (source, target):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
