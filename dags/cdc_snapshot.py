@@ -31,7 +31,8 @@ with DAG(
 
         refuse_unknown(dag_run.conf, FIELDS)
         with opened_pipeline() as pipeline:
-            return snapshot_runs(pipeline).begin(chosen_tables(dag_run.run_type, params), chosen_slots(params))
+            chosen, is_first = chosen_tables(dag_run.run_type, params), not dag_run.clear_number
+            return snapshot_runs(pipeline).begin(chosen, chosen_slots(params), keeps_pauses=is_first)
 
     @task(priority_weight=100)
     def orchestrate(orders: list[dict[str, Any]], params: Any = None, ti: Any = None) -> list[dict[str, Any]]:

@@ -84,16 +84,17 @@ class SnapshotRuns:
         due = self.store.stale_tables.wanting_snapshot() if wanted else ()
         return tuple(name for name in wanted if self.store.tables.table(name).table_id in due)
 
-    def begin(self, chosen: Sequence[str] | None, slots: int) -> list[dict[str, Any]]:
+    def begin(self, chosen: Sequence[str] | None, slots: int, *, keeps_pauses: bool = False) -> list[dict[str, Any]]:
         """Makes the source ready; returns one SlotOrder per worker slot.
 
         `chosen`: None stands for the tables that need a snapshot now, without those that `take_wanted` leaves out; for
-        all of them if it leaves out all, as in a run that somebody starts or clears. Returns an empty list if there is
-        no table. A table that the source refuses is left out, and `orchestrate` names it; if no table is left, raises
-        the first refusal.
+        all of them if it leaves out all, unless the run `keeps_pauses`, as one that nobody started or cleared. Returns
+        an empty list if there is no table. A table that the source refuses is left out, and `orchestrate` names it; if
+        no table is left, raises the first refusal.
         """
         wanted = self.wanted(self.table_names(())) if chosen is None else ()
-        names = self._due(wanted) or wanted if chosen is None else self.table_names(tuple(chosen))
+        due = self._due(wanted) or (() if keeps_pauses else wanted)
+        names = due if chosen is None else self.table_names(tuple(chosen))
         refused = self.set_up(names) if names else {}
         ready = [name for name in names if name not in refused]
         if names and not ready:

@@ -31,6 +31,7 @@ from tests.support.pipelines import (
     take_snapshot,
 )
 from tests.support.postgres import fresh_store
+from tests.support.snapshot_tasks import REMEMBER_A_FAILURE
 from tests.support.streams import run_sql
 
 pytestmark = pytest.mark.xdist_group("airflow")
@@ -183,6 +184,18 @@ def test_a_run_whose_conf_has_a_misspelt_name_does_not_run_with_the_default_inst
     assert ended["state"] == "failed"
     table_id = installation.pipeline.store.tables.table(installation.items).table_id
     assert list(installation.pipeline.store.snapshot_history.snapshots(table_id)) == []
+
+
+def test_a_run_that_began_by_itself_leaves_a_failed_snapshot_its_pause_until_somebody_clears_it(
+    installation: Installation, airflow: Airflow
+) -> None:
+    """As the second run does, for which the watcher's second event waited while the first one failed."""
+    set_up_and_consume(installation.pipeline)
+    wanted = "UPDATE cdc.source_table SET snapshot_wanted = true"
+    run_sql(installation.environment["CDC_METADATA_STORE"], wanted, REMEMBER_A_FAILURE)
+    first, cleared = airflow.call("begin_by_itself", **installation.environment)
+    assert first == []
+    assert cleared[0]["chosen"] == [str(installation.items)]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Snapshot tasks as the metadata store gives them."""
+"""Snapshot tasks as the metadata store gives them, and a snapshot that failed."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,6 +7,13 @@ from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
+REMEMBER_A_FAILURE = """
+    INSERT INTO cdc.snapshot (snapshot_id, table_id, state, cutoff_offset, cutoff_version, cutoff_time, schema_id,
+                              started_at, finished_at)
+    SELECT 'failed', table_id, 'failed', '', '', now(), schema_id, now(), now()
+    FROM cdc.source_table WHERE snapshot_wanted
+"""
+"""A snapshot of the one table that needs it now has failed."""
 
 
 def finished_task(

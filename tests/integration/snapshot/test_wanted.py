@@ -14,14 +14,8 @@ from cdc_pipeline.steps import Moment
 from snapshot.wiring import snapshot_runs
 from tests.crash.world import World, new_world
 from tests.support.pipelines import set_up_and_consume
+from tests.support.snapshot_tasks import REMEMBER_A_FAILURE
 from tests.support.streams import run_sql
-
-REMEMBER_A_FAILURE = """
-    INSERT INTO cdc.snapshot (snapshot_id, table_id, state, cutoff_offset, cutoff_version, cutoff_time, schema_id,
-                              started_at, finished_at)
-    SELECT 'failed', table_id, 'failed', '', '', now(), schema_id, now(), now()
-    FROM cdc.source_table WHERE table_name = 'things'
-"""
 
 
 @pytest.fixture
@@ -43,12 +37,13 @@ def test_one_that_failed_a_moment_ago_is_left_until_its_pause_is_over(world: Wor
         assert taken.state is SnapshotState.PUBLISHED
 
 
-def test_a_run_of_airflow_leaves_it_out_too_unless_it_is_the_only_one(world: World) -> None:
-    def begun() -> list[str]:
-        return [table for order in snapshot_runs(pipeline).begin(None, 1) for table in order["chosen"]]
+def test_a_run_of_airflow_leaves_it_out_too_unless_it_is_the_only_one_of_a_cleared_run(world: World) -> None:
+    def begun(**how: bool) -> list[str]:
+        return [table for order in snapshot_runs(pipeline).begin(None, 1, **how) for table in order["chosen"]]
 
     run_sql(world.store_url, REMEMBER_A_FAILURE)
     with world.process() as pipeline:
+        assert begun(keeps_pauses=True) == []
         assert begun() == [str(world.tables[0])]
         run_sql(world.store_url, "UPDATE cdc.source_table SET snapshot_wanted = true")
         assert begun() == [str(name) for name in world.tables[1:]]
