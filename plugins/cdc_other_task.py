@@ -62,7 +62,7 @@ def check_goes_on(
                 f"the task {task_id} of this run has ended ({', '.join(sorted(set(states)))}), and tables have no"
                 " snapshot yet",
                 expected=f"a run in which {task_id} goes on until every table has one",
-                remedy="clear the whole run, or trigger a new one; finished tasks stay finished",
+                remedy="trigger a new run with these tables; to clear the whole run takes its published ones again",
             )
 
     return check
