@@ -7,15 +7,15 @@ from typing import Any
 from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, get_parsing_context, task
 from cdc_dag import asset, configured_settings, database_tag, default_args, is_by_hand, runbook
 from cdc_slice_run import SliceRun
-from cdc_trigger import SliceReadyTrigger
+from cdc_trigger import LONGEST_TRY, SliceReadyTrigger
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 
 FALLBACK_MINUTES = 60
-LONGEST_TRY, LONGEST_RUN = timedelta(hours=1), timedelta(hours=2)
-"""LONGEST_TRY ends a try from inside the task. The scheduler ends a run whose task hangs, after LONGEST_RUN."""
+LONGEST_RUN = timedelta(hours=2)
+"""The scheduler then ends a run whose task hangs."""
 
 
 def slice_dag(settings: Settings, table: TableName) -> DAG:

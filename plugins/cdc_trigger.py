@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Hashable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
@@ -32,6 +32,8 @@ TURN_OF_A_RUN = timedelta(seconds=5)
 """How long a slice is left to the open run of its table."""
 WITHOUT_WORKERS = timedelta(seconds=60)
 """How long a slice run waits while no resident worker is alive."""
+LONGEST_TRY = timedelta(hours=1)
+"""Ends a try of a slice run from inside its task. In the triggerer, its request stays with the worker."""
 UNTIL_ERRORS_ARE_READ = timedelta(seconds=1)
 """How long a task stays open after its error. Airflow reads the lines of all triggers 4 KiB at a time, between queries
 of its database. A line that it reads after its trigger has ended is missing from the log of the task.
@@ -155,9 +157,13 @@ class SliceRunTrigger(_StoreTrigger):
         yield event
 
     async def on_kill(self) -> None:
-        """Cancels the request. Airflow calls this when a person ends or clears the task."""
+        """Cancels the request. Airflow calls this when a person ends or clears the task.
+
+        If this run follows the request of another one whose task has ended at LONGEST_TRY, cancels that one.
+        """
         self._is_killed = True
         await asyncio.to_thread(self._cancel)
+        await asyncio.to_thread(self._cancel_overdue)
 
     async def _tried(self, recent: "RecentRequest | None") -> TriggerEvent | None:
         """Returns what `_event` does; None while the metadata store is away. Any other error of ours ends the task."""
@@ -274,3 +280,12 @@ class SliceRunTrigger(_StoreTrigger):
         instance: Any = self.task_instance
         with open_store(self.pipeline) as store:
             store.slice_requests.cancel(instance.id)
+
+    def _cancel_overdue(self) -> None:
+        known = self._request
+        with open_store(self.pipeline) as store:
+            found = known and store.slice_requests.find(known.request_id)
+            if found is None or found.state is not RequestState.TAKEN or found.taken_at is None:
+                return
+            if datetime.now(UTC) - found.taken_at > LONGEST_TRY:
+                store.slice_requests.cancel(found.request_id)

@@ -104,3 +104,19 @@ def test_a_run_that_lost_the_answer_when_it_asked_again_ends_as_its_repetition(
     shop.store.slice_requests.end(taken(shop), report=None, error="it broke")
     with found_at(shop.url):
         assert isinstance(tried(trigger, replace(recent, state="failed", goes_on=False, newest=None)), TaskFailedEvent)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "state"), [(59, RequestState.TAKEN), (61, RequestState.CANCELLED)], ids=["59 minutes", "61 minutes"]
+)
+def test_a_person_who_ends_a_run_also_ends_the_one_that_it_follows_if_that_ones_task_has_timed_out(
+    shop: Shop, trigger: SliceRunTrigger, minutes: int, state: RequestState
+) -> None:
+    followed = UUID(int=1)
+    assert shop.store.slice_requests.ask(followed, shop.orders.name, by_hand=False)
+    with found_at(shop.url):
+        assert tried(trigger) is None
+        taken(shop)
+        run_sql(shop.url, f"UPDATE cdc.slice_request SET taken_at = clock_timestamp() - interval '{minutes} minutes'")
+        asyncio.run(trigger.on_kill())
+    assert state_of(shop, followed) is state
