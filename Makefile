@@ -30,7 +30,7 @@ demo: python
 	@$(BIN)/cdc demo $(if $(SOURCE),--source $(SOURCE))
 
 down:
-	@for config in $(wildcard .cdc/demo*/pipeline.yml); do $(BIN)/cdc down --config $$config || exit; done
+	@for config in $(wildcard .cdc/demo*/pipeline.yml); do env -u CDC_HOME $(BIN)/cdc down --config $$config || exit; done
 
 packages: python
 	@$(SET_UP) --lock requirements-dev.txt --no-jars

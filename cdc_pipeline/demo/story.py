@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,7 +22,7 @@ from rich.table import Table
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
 from cdc_pipeline.demo.sources import DemoSource
 from cdc_pipeline.demo.workload import Workload
-from cdc_pipeline.errors import CdcError
+from cdc_pipeline.errors import CdcError, SettingsError
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR
 from cdc_pipeline.launcher.control import down, up
 from cdc_pipeline.launcher.display import progress
@@ -72,6 +72,7 @@ class Phases:
 
 def run_demo(folder: Path, console: Console, source: DemoSource) -> bool:
     """Returns whether lake equals source in every table. All processes stay up; Ctrl-C or an error ends them."""
+    _refuse_variables(os.environ)
     become_account([folder], say=console.print)
     config = source.prepare(folder)
     settings = load_settings(config)
@@ -104,6 +105,18 @@ def run_demo(folder: Path, console: Console, source: DemoSource) -> bool:
     _show_phases(phases, console)
     _show_end(settings, endpoints, config, console)
     return all(verdict.is_equal for verdict in verdicts)
+
+
+def _refuse_variables(environment: Mapping[str, str]) -> None:
+    """Raises SettingsError for variables of another pipeline: the demo would write to its source or end its servers."""
+    keys = {"CDC_HOME", *(f"CDC_{key}".upper() for key in Settings.model_fields)}
+    named = sorted(name for name in environment if name.upper().partition("__")[0] in keys)
+    if named:
+        raise SettingsError(
+            f"the demo's settings are overridden by {', '.join(named)}",
+            expected="a demo with servers and a state folder of its own",
+            remedy="unset these variables, and run the demo again",
+        )
 
 
 def _main_job(
