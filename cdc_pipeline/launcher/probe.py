@@ -66,8 +66,12 @@ class Probe:
         return check.result()
 
     def _begin(self) -> None:
+        """If no thread can be started, as at a limit of processes, the check counts as UNKNOWN."""
         self._check = Future()
-        Thread(target=self._run, args=(self._check,), name="probe", daemon=True).start()
+        try:
+            Thread(target=self._run, args=(self._check,), name="probe", daemon=True).start()
+        except RuntimeError:
+            self._check.set_result(Health.UNKNOWN)
 
     def _run(self, check: "Future[Health]") -> None:
         """Runs in the thread. An unexpected error goes to the log and counts as UNKNOWN."""

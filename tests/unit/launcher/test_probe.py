@@ -74,3 +74,14 @@ def test_a_machine_that_slept_for_a_day_kills_nobody_when_it_wakes_up() -> None:
     assert hangs_at(probe, clock, rounds=1) is None
     clock.now += DAY
     assert hangs_at(probe, clock) is None
+
+
+def test_a_check_whose_thread_cannot_be_started_says_nothing_and_the_next_one_is_made() -> None:
+    clock = Hand()
+    probe = Probe(in_order(Health.SILENT), clock=clock)
+    usual = threading.stack_size(1 << 60)  # no machine has that much
+    try:
+        assert hangs_at(probe, clock) is None
+    finally:
+        threading.stack_size(usual)
+    assert hangs_at(probe, clock) == MOST_MISSES
