@@ -1,7 +1,11 @@
 """The DAG folder as Airflow parses it."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +13,13 @@ import pytest
 
 from cdc_pipeline import errors
 from cdc_pipeline.errors import CdcError, LeaseBusy, StoreAway
+from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.settings.installation.state import write_document
 from tests.dags.airflow_process import Airflow
+from tests.support.doc_pages import blocks
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -139,3 +146,23 @@ def test_exactly_the_errors_that_may_pass_by_themselves_are_tried_again(airflow:
         assert of["slice"] == ("retry" if error is StoreAway else "fail"), name
         assert of["maintenance"] == ("retry" if error.retryable else "fail"), name
         assert of["backfill"] == ("retry" if error.retryable or error is LeaseBusy else "fail"), name
+
+
+def test_the_documented_commands_clean_the_history_of_the_airflow_that_cdc_up_started(
+    airflow: Airflow, tmp_path: Path
+) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / ".cdc").mkdir()
+    process = Process(name="scheduler", waits_for="", command=(), environment=airflow.environment)
+    write_document(tmp_path / ".cdc" / "plan.json", [asdict(process)])
+    find_airflow, clean, *_ = blocks("docs/how-to/airflow.md", "text", "## Airflow's own history")
+    ended = subprocess.run(
+        ["bash", "-ec", find_airflow + clean],
+        cwd=tmp_path,
+        env={"PATH": os.defpath, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Checking table dag_run" in ended.stdout
