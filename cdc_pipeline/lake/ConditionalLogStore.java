@@ -74,7 +74,12 @@ public final class ConditionalLogStore extends HadoopFileSystemLogStore {
             builder.must(CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE, true);
         }
         try (FSDataOutputStream out = builder.build()) {
-            out.write(content);
+            try {
+                out.write(content);
+            } catch (Throwable unfinished) {
+                out.abort(); // S3A's close() would put what was written so far
+                throw unfinished;
+            }
         }
     }
 

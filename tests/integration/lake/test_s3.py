@@ -1,7 +1,9 @@
 """A lake on S3, written by one Spark driver and by two at the same moment."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,14 +13,20 @@ from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.protocol import LakePublication, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.launcher.jars import DELTA, S3, jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.log_store import ON_S3
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK
+from cdc_pipeline.launcher.spark import s3_settings, spark_home
 from cdc_pipeline.object_store.s3 import S3ObjectStore
+from cdc_pipeline.settings import ObjectStoreSettings
 from cdc_pipeline.steps import Moment, OnStep, no_step
 from tests.support.faulty_server import ACTED_AND_500, ACTED_AND_CUT, Fault, FaultyServer, Request, faulty
 from tests.support.lake import NOW, Feed, event, move, rows_by_spark, table_of, values_by_id
 from tests.support.lakes import published
-from tests.support.s3 import s3_location
+from tests.support.s3 import REGION, s3_location
 from tests.support.spark import started_spark
 
+COMMIT_ON_S3 = Path(__file__).parents[2] / "support" / "CommitOnS3.java"
 IDEMPOTENCY = "spark.databricks.delta.commit.idempotencyCheck.enabled"
 
 pytestmark = pytest.mark.xdist_group("two drivers")
@@ -193,3 +201,23 @@ def test_of_two_workers_that_append_one_claim_at_one_moment_one_has_an_effect(
         other.stop()
     assert [outcome.counts.inserted for outcome in applied] == [2]
     assert values_by_id(table, rows_by_spark(session, store, table)) == {(1,): ("a", 1), (2,): ("b", 2)}
+
+
+def test_a_commit_that_found_no_room_while_it_was_written_is_not_there_in_part(
+    s3_endpoint: str, store: S3ObjectStore, tmp_path: Path
+) -> None:
+    """S3A uploads files of a folder; no file may be larger here than the commit."""
+    key = "race/_delta_log/00000000000000000000.json"
+    jars = [*present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA, S3])), ON_S3.jar(JARS), spark_home() / "jars/*"]
+    server = ObjectStoreSettings(endpoint=s3_endpoint, region=REGION, path_style=True)
+    settings = {"fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"} | {
+        name.removeprefix("spark.hadoop."): value for name, value in s3_settings(server, folder=str(tmp_path)).items()
+    }
+    java = ["java", "-XX:-UsePerfData", "-cp", ":".join(map(str, jars)), str(COMMIT_ON_S3)]
+    arguments = [store.spark_url(key), *(word for pair in settings.items() for word in pair)]
+    limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *java, *arguments]
+    refused = subprocess.run(limited, check=False, capture_output=True, encoding="utf-8")
+    assert "File too large" in refused.stderr
+    assert list(store.list_prefix("race")) == []
+    subprocess.run([*java, *arguments], check=True, capture_output=True)
+    assert len(store.get(key)) == (1 << 18) + 1
