@@ -11,7 +11,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake.deletion_vectors import IN_TABLE, vector_path
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
-from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, fence_of, read_fence
+from cdc_pipeline.lake.fence import AGAIN, REWOUND_FROM, commit_info, fence_action, fence_of, read_fence
 from cdc_pipeline.lake.maintenance import FILE_RETENTION, file_retention
 from cdc_pipeline.lake.new_shape import both_protocols, properties_of_users
 from cdc_pipeline.lake.protocol import Clock, Fence, LakeTable
@@ -47,19 +47,19 @@ def rewind(
             )
         if fence.rewound_from is not None and fence.number == number:
             return fence
+        to_version = _last_alike(log, table, to_version)
         _check_kept(log, table, to_version, now, _kept(log, table, fence.lake_version))
         check_features(log, fence.lake_version, "a rewind")
         then, latest = log.active_files(to_version), log.active_files(fence.lake_version)
         back = [file for identity, file in then.items() if identity not in latest]
         _check_there(store, table, to_version, back)
         shape = _shape_then(log, to_version, fence.lake_version)
-    milliseconds = int(now.timestamp() * 1000)
     metadata = json.dumps(commit.user_metadata | {REWOUND_FROM: fence.number}, separators=(",", ":"))
     actions: list[Action] = [
         commit_info(operation="CDC REWIND", user_metadata=metadata, read_version=fence.lake_version, now=now),
         fence_action(table.app_id, number, now),
         *shape,
-        *(remove(file, milliseconds) for identity, file in latest.items() if identity not in then),
+        *(remove(file, int(now.timestamp() * 1000)) for identity, file in latest.items() if identity not in then),
         *map(_add, back),
     ]
     with step(on_step, "lake_table.rewind"):
@@ -93,6 +93,20 @@ def _fence_at(log: DeltaLog, table: LakeTable, version: int) -> tuple[Commit, in
         expected="a version whose log is kept",
         remedy="choose a later position, or take a new snapshot",
     )
+
+
+def _last_alike(log: DeltaLog, table: LakeTable, version: int) -> int:
+    """Returns the last version up to which no commit changed rows, shape or fence: its files are the ones kept longest.
+
+    Such commits are those that merge small files or repeat the fence.
+    """
+    while (following := log.read(version + 1)) is not None:
+        files = [*following.of_kind("add"), *following.of_kind("remove")]
+        moves_fence = following.transaction_version(table.app_id) is not None and AGAIN not in following.user_metadata
+        if moves_fence or following.of_kind("metaData") or any(file.get("dataChange", True) for file in files):
+            break
+        version += 1
+    return version
 
 
 def _kept(log: DeltaLog, table: LakeTable, latest: int) -> timedelta:

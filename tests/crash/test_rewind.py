@@ -15,7 +15,16 @@ from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check
-from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake, register_changes, take_snapshot
+from tests.crash.world import (
+    World,
+    apply_all,
+    go_on,
+    lake_tables,
+    memory_lake,
+    register_changes,
+    take_snapshot,
+)
+from tests.support.memory_lake import MemoryLake
 
 
 def rows(pipeline: Pipeline, table: LakeTable) -> list[str]:
@@ -58,6 +67,30 @@ def test_a_table_set_back_equals_what_it_was_and_its_slices_bring_it_forward_to_
         assert [rows(pipeline, table) for table in tables] == latest
     check(world)
     apply_changes(world)
+    check(world)
+
+
+def test_a_table_that_was_idle_for_longer_than_slices_are_kept_is_set_back_behind_its_newest_slices(
+    world: World,
+) -> None:
+    apply_changes(world)
+    with world.process() as pipeline:
+        tables, moment = lake_tables(pipeline), pipeline.store.snapshot_history.now()
+        places, then = [position(pipeline, table) for table in tables], [rows(pipeline, table) for table in tables]
+        for table in tables:
+            pipeline.lake.keep_fence(table, older_than=timedelta())
+            pipeline.lake.optimize(table)
+    world.make_lake = lambda objects, on_step: MemoryLake(
+        store=objects, clock=lambda: datetime.now(UTC) + timedelta(days=8), on_step=on_step
+    )
+    apply_changes(world)
+    with world.process() as pipeline:
+        pipeline.cleanup().clean(now=moment + pipeline.settings.keep.slices)
+        assert all(pipeline.store.tables.table(table.name).forgotten_through > 0 for table in tables)
+        for table, place in zip(tables, places, strict=True):
+            assert pipeline.rewind().run(table.name, place).position == place
+        assert [rows(pipeline, table) for table in tables] == then
+    go_on(world)
     check(world)
 
 

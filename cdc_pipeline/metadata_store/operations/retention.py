@@ -64,10 +64,14 @@ _HOLDING = text(f"""
     SELECT table_id FROM needed WHERE registered_at < :before ORDER BY boundary_id, table_id
     """)
 _KEPT_SLICES = text("""
-    SELECT slice.table_id, max(slice.number) AS number
-    FROM cdc.slice JOIN cdc.source_table AS source USING (table_id)
-    WHERE source.stream = :stream AND slice.boundary_id <= :boundary_id
-    GROUP BY slice.table_id
+    SELECT slice.table_id, slice.number
+    FROM (SELECT DISTINCT ON (slice.table_id) slice.table_id, slice.number, slice.claim_id
+          FROM cdc.slice JOIN cdc.source_table AS source USING (table_id)
+          WHERE source.stream = :stream AND slice.boundary_id <= :boundary_id
+          ORDER BY slice.table_id, slice.number DESC) AS newest
+    JOIN cdc.slice ON slice.table_id = newest.table_id
+        AND (slice.number = newest.number OR slice.claim_id = newest.claim_id)
+    WHERE slice.boundary_id <= :boundary_id
     UNION
     SELECT truncating.table_id, truncating.number
     FROM (SELECT DISTINCT ON (slice.table_id) slice.table_id, slice.number
@@ -199,8 +203,9 @@ class Retention:
     def keep(self, base: Boundary, fenced: Mapping[int, tuple[int, ...]]) -> Keep:
         """The rows of cuts up to `base` that later cuts, fences, comparisons and lake positions still read.
 
-        These are each table's newest slice, its newest truncate, the slices that its fence names, and the
-        boundary of its lake position. `fenced`: by table id, the numbers of the slices that its fence names.
+        These are each table's newest slice and the others of its claim, since a rewind may make the fence name them;
+        its newest truncate, the slices that its fence names, and the boundary of its lake position. `fenced`: by table
+        id, the numbers of the slices that its fence names.
         """
         pairs = [{"table_id": table_id, "number": number} for table_id in fenced for number in fenced[table_id]]
         parameters = {"stream": self.stream, "boundary_id": base.boundary_id, "fenced": json.dumps(pairs)}

@@ -27,10 +27,15 @@ _TARGET = text("""
         JOIN cdc.slice ON slice.table_id = claim.table_id AND slice.number = claim.last_number
         JOIN cdc.boundary ON boundary.boundary_id = slice.boundary_id
         JOIN published
-            ON claim.last_number > published.fence_number AND claim.first_number > published.forgotten_through
+            ON claim.last_number > published.fence_number AND claim.last_number >= published.forgotten_through
             -- a snapshot of exported files may be older than slices that were applied before it
             AND claim.lake_version > coalesce(published.lake_version, -1)
         WHERE claim.table_id = :table_id AND claim.state = 'applied' AND claim.lake_version IS NOT NULL
+          -- workers compare the slices that the fence names after the rewind
+          AND claim.last_number - claim.first_number + 1 = (
+              SELECT count(*) FROM cdc.slice AS named
+              WHERE named.table_id = claim.table_id
+                AND named.number BETWEEN claim.first_number AND claim.last_number)
     )
     SELECT number, lake_version, position, time FROM targets
     WHERE position <= coalesce(:position, position) AND time <= coalesce(CAST(:moment AS timestamptz), time)
@@ -60,7 +65,7 @@ class Rewinds:
     ) -> RewindTarget | None:
         """The latest target at or before both `position` and `moment`.
 
-        None when the last snapshot's cutoff, or the first slice that is not forgotten, is later.
+        None when the last snapshot's cutoff, or the end of the last slice that is forgotten, is later.
         """
         parameters = {"table_id": table_id, "position": position, "moment": moment}
         with self.database.transaction("rewind.read_place") as connection:

@@ -99,6 +99,26 @@ def test_no_rewind_shows_a_version_of_which_a_file_is_gone(
     assert log.latest_version() == 2
 
 
+@pytest.mark.parametrize("changes_rows", [False, True])
+def test_files_are_kept_since_the_last_version_with_the_same_rows(
+    store: LocalObjectStore, log: DeltaLog, table: LakeTable, *, changes_rows: bool
+) -> None:
+    later = NOW + timedelta(days=8)
+    store.put_if_absent(f"{log.table_key}/merged", b"rows")
+    merged = {"path": "merged", "partitionValues": {}, "size": 4, "modificationTime": 0, "dataChange": changes_rows}
+    commit(log, table, 1)
+    info = commit_info(operation="OPTIMIZE", user_metadata="", read_version=1, now=NOW)
+    log.append(2, [info, {"add": merged}])
+    info = commit_info(operation="CDC FENCE", user_metadata="{}", read_version=2, now=later)
+    log.append(3, [info, fence_action(table.app_id, 2, later), remove(merged, 0)])
+    if changes_rows:
+        with pytest.raises(LakeError, match=r"version 1 of .* was replaced"):
+            rewind(store, table, 1, lambda: later, no_step, fence_then=1)
+    else:
+        assert rewind(store, table, 1, lambda: later, no_step, fence_then=1).number == 1
+        assert log.active_files(4).keys() == log.active_files(2).keys()
+
+
 def test_a_rewind_leaves_the_properties_that_users_set(
     store: LocalObjectStore, log: DeltaLog, table: LakeTable
 ) -> None:
