@@ -132,8 +132,7 @@ class StoreRebuild:
             if published is not None:
                 own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)
                 if identity is not None and identity.table_uuid != own.table_uuid:
-                    was_removed = any(own.table_uuid == each.table_uuid for each in chain.tables)
-                    if not was_removed:
+                    if not _was_removed(published, chain):
                         raise FenceMismatch(
                             f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
                             expected="one and the same table",
@@ -192,6 +191,17 @@ class StoreRebuild:
                 raise
             return []
         return rows
+
+
+def _was_removed(published: PublishedTable, chain: DecidedChain) -> bool:
+    """Whether cut files name this table of the lake, or may have named it before the base: the stream published it."""
+    if any(published.table_uuid == each.table_uuid for each in chain.tables):
+        return True
+    then, base = Stream(**published.stream), chain.base
+    return base is not None and (then.name, then.source_system_identifier) == (
+        base.stream.name,
+        base.stream.source_system_identifier,
+    )
 
 
 def _read_again(chain: CutChain, chain_position: str) -> CutFile:

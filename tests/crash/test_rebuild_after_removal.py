@@ -1,8 +1,11 @@
 """A table that was removed, while cut files still name it, also one that decides a late slice of it."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from cdc_pipeline.areas import owner_key
+from cdc_pipeline.areas import DATALAKE, owner_key
+from cdc_pipeline.errors import FenceMismatch
 from tests.crash.invariants import check
 from tests.crash.test_rebuild import keep_aside, lose_store, rebuilt, replay_all, snapshot_one
 from tests.crash.test_retention import apply_changes, cleaned
@@ -44,14 +47,30 @@ def test_a_table_that_was_removed_with_its_lake_does_not_come_back(removed: Worl
     go_on(removed)
 
 
-def test_a_table_that_is_listed_again_is_not_the_one_of_the_late_slice(removed: World) -> None:
+@pytest.mark.parametrize("is_cleaned", [False, True], ids=["all cut files", "a base"])
+def test_a_table_that_is_listed_again_is_not_the_one_of_the_late_slice(removed: World, *, is_cleaned: bool) -> None:
+    """The base of the chain names only the tables that there are."""
     whole = removed.settings
     remove_first(removed, with_lake=False)
+    if is_cleaned:
+        for _ in range(2):
+            apply_changes(removed)
+        cleaned(removed)
     removed.settings = whole
     with removed.process() as pipeline:
         set_up_and_consume(pipeline)
+        identifier = pipeline.store.streams.stream(removed.settings.name).source_system_identifier.encode()
     removed.bury_the_dead()
     lose_store(removed)
+    with removed.process() as pipeline:
+        ours = {each.key: pipeline.objects.get(each.key) for each in pipeline.objects.list_prefix(DATALAKE)}
+        of_log = {key: content for key, content in ours.items() if key.endswith(".json") and identifier in content}
+        for key, content in of_log.items():
+            pipeline.objects.overwrite(key, content.replace(identifier, b"another server"))
+        with pytest.raises(FenceMismatch, match="do not belong together") if is_cleaned else nullcontext():
+            pipeline.rebuild().run()
+        for key, content in of_log.items():
+            pipeline.objects.overwrite(key, content)
     rebuilt(removed)
     with removed.process() as pipeline:
         pipeline.source_setup().set_up(begin_again=removed.tables[:1])
