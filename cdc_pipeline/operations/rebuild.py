@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -32,6 +33,7 @@ from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
 
+_LOGS_AT_ONCE = 16
 _BEGINNING = encode_position(0)
 
 
@@ -124,10 +126,13 @@ class StoreRebuild:
         )
         unlisted = ((name, owner) for name, owner in owners.items() if name not in self.tables)
         ours = [name for name, owner in unlisted if owner is not None and owner.pipeline == self.stream]
+        names = (*self.tables, *ours)
+        uuids = [known[name].table_uuid if name in known else None for name in names]
+        with ThreadPoolExecutor(_LOGS_AT_ONCE) as threads:
+            ledgers = list(threads.map(lambda name, uuid: self.lake.read_ledger(name, table_uuid=uuid), names, uuids))
         found = []
-        for name in (*self.tables, *ours):
-            identity = known.get(name)
-            ledger = self.lake.read_ledger(name, table_uuid=None if identity is None else identity.table_uuid)
+        for name, in_lake in zip(names, ledgers, strict=True):
+            identity, ledger = known.get(name), in_lake
             published = None if ledger is None else ledger.published
             if published is not None:
                 own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)

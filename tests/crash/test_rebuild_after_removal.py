@@ -1,11 +1,13 @@
 """A table that was removed, while cut files still name it, also one that decides a late slice of it."""
 
 from contextlib import nullcontext
+from threading import Barrier
 
 import pytest
 
 from cdc_pipeline.areas import DATALAKE, owner_key
 from cdc_pipeline.errors import FenceMismatch
+from cdc_pipeline.steps import Moment
 from tests.crash.invariants import check
 from tests.crash.test_rebuild import keep_aside, lose_store, rebuilt, replay_all, snapshot_one
 from tests.crash.test_retention import apply_changes, cleaned
@@ -105,6 +107,19 @@ def test_a_table_that_is_listed_again_after_its_lake_is_removed_is_not_the_one_o
         snapshot_one(removed)
     go_on(removed)
     check(removed)
+
+
+def test_the_logs_of_several_tables_are_read_at_the_same_time(removed: World) -> None:
+    """Everything stops while a rebuild runs, and a log is read commit by commit."""
+    all_at_once = Barrier(len(removed.tables))
+
+    def on_step(name: str, moment: Moment) -> None:
+        if (name, moment) == ("ledger.read", Moment.BEFORE):
+            all_at_once.wait(timeout=30)
+
+    lose_store(removed)
+    with removed.process(on_step) as pipeline:
+        assert [found.table for found in pipeline.rebuild().run()] == list(removed.tables)
 
 
 def test_a_table_whose_owner_was_recorded_by_an_older_version_is_the_one_of_the_cut_files(removed: World) -> None:
