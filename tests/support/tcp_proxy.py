@@ -1,4 +1,4 @@
-"""A TCP proxy that loses or changes answers: cut or silenced, it lets the server work on, and nobody hears of it."""
+"""A TCP proxy that loses, delays or changes answers: the server works on, and nobody hears of it, or hears later."""
 
 import ctypes
 import socket
@@ -15,6 +15,12 @@ _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
 """The program of one instruction that the kernel runs over each packet: it keeps nothing."""
 
 
+def _set() -> Event:
+    event = Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True, kw_only=True)
 class Proxy:
     """`answer` changes what the server sends. `lost`: the answer, or a part of it, at which it cuts itself."""
@@ -23,6 +29,7 @@ class Proxy:
     answer: Callable[[bytes], bytes] = bytes
     lost: bytes = b""
     is_cut: Event = field(default_factory=Event)
+    _flows: Event = field(default_factory=_set)
     _open: list[socket.socket] = field(default_factory=list)
 
     def cut(self) -> None:
@@ -41,6 +48,15 @@ class Proxy:
     def mend(self) -> None:
         self.is_cut.clear()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing arrives, in neither direction, until the block ends."""
+        self._flows.clear()
+        try:
+            yield
+        finally:
+            self._flows.set()
+
     def serve(self, listener: socket.socket, server_port: int) -> None:
         """Until the listener is closed."""
         with suppress(OSError):
@@ -55,6 +71,7 @@ class Proxy:
                     Thread(target=self._copy, args=way, daemon=True).start()
 
     def close(self) -> None:
+        self._flows.set()
         self.cut()
         for connection in self._open:
             connection.close()
@@ -62,6 +79,7 @@ class Proxy:
     def _copy(self, source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
         with suppress(OSError):
             while block := source.recv(_BLOCK_BYTES):
+                self._flows.wait()
                 if self.lost and self.lost in block:
                     self.cut()
                 target.sendall(change(block))

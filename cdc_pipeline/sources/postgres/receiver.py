@@ -36,7 +36,8 @@ class SlotReceiver:
         """Starts the stream of the publication `of`; nothing is received before the first `take`."""
         self._connection = connection
         self._beside = beside
-        self._cursor = connection.cursor()
+        # The driver confirms more by itself if the cursor that reads has confirmed what it read last, as it believes.
+        self._cursor, self._confirming = connection.cursor(), connection.cursor()
         command = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{of}"'))
         with answering():
             self._cursor.start_replication_expert(command, decode=False)
@@ -62,7 +63,7 @@ class SlotReceiver:
 
     def confirm(self, position: int) -> None:
         with answering(), self._in_use:
-            self._cursor.send_feedback(flush_lsn=position, write_lsn=position, force=True)
+            self._confirming.send_feedback(flush_lsn=position, write_lsn=position, force=True)
 
     def close(self) -> None:
         """Ends the thread, and closes the connection. Messages that were not taken come again with the next stream."""

@@ -41,8 +41,7 @@ class PostgresStream:
     """Implements `ChangeStream` for a slot. Reads from the slot's position; the caller skips what is registered.
 
     The slot is confirmed only up to the *start* of a registered transaction's commit. So that transaction is sent again
-    at every start. It also keeps the slot from moving past what is registered: on a quiet stream the driver forwards
-    the confirmed position, but only once everything that it received is confirmed.
+    at every start, and shows that this is the log that was registered.
 
     Tables are identified by their oid: a new table under an old name is another table. `start`: everything that commits
     before it is registered. `passes`: a position at which a transaction must end; if none does, this is not the log
