@@ -104,6 +104,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres/receiver.py:_batch": READS_ONLY,
     "cdc_pipeline/sources/postgres/receiver.py:_check_beside": READS_ONLY,
     "cdc_pipeline/sources/postgres/receiver.py:close": OWN_SESSION,
+    "cdc_pipeline/sources/postgres/receiver.py:_tell": "repeats what was confirmed in a step",
     "cdc_pipeline/sources/postgres/receiver.py:_receive": "wakes this process's own thread",
     "cdc_pipeline/sources/postgres/receiver.py:take": "wakes this process's own thread",
     "cdc_pipeline/sources/postgres/receiver.py:confirm": IN_A_STEP + "slot.confirm",

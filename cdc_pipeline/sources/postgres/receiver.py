@@ -19,6 +19,9 @@ _START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_
 _MOST_MESSAGES = 20_000
 _MOST_BYTES = 16 << 20
 _PAUSE_SECONDS = 0.01
+_ALIVE_SECONDS = 1.0
+_NEVER_SECONDS = float(2**31 - 1)
+"""The driver's own reports would repeat what the cursor that reads has confirmed."""
 _LONGEST_SECONDS = 1.0
 """After it the thread looks whether it is still wanted. A process that ends waits for its threads."""
 
@@ -27,9 +30,11 @@ class SlotReceiver:
     """Streams a slot over `connection`, and closes it at the end.
 
     One batch of messages is received while the caller has the one before: up to 20,000 messages or 16 MB. What comes
-    after it waits in the server. `beside`: the caller's other connection, which shows a shutdown of the server: a
-    server that shuts down waits until readers of its log leave, but ends all other connections at once. Only the caller
-    uses it, never the thread: two statements of one connection would mix.
+    after it waits in the server. A second thread tells the server every second that the reader lives: otherwise it ends
+    the connection after `wal_sender_timeout` while the caller works on a batch. `beside`: the caller's other
+    connection, which shows a shutdown of the server: a server that shuts down waits until readers of its log leave, but
+    ends all other connections at once. Only the caller uses it, never a thread: two statements of one connection would
+    mix.
     """
 
     def __init__(self, connection: LogicalReplicationConnection, beside: Connection, *, slot: str, of: str) -> None:
@@ -40,10 +45,11 @@ class SlotReceiver:
         self._cursor, self._confirming = connection.cursor(), connection.cursor()
         command = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{of}"'))
         with answering():
-            self._cursor.start_replication_expert(command, decode=False)
+            self._cursor.start_replication_expert(command, decode=False, status_interval=_NEVER_SECONDS)
         self._ended, self._has_batch = os.eventfd(0), os.eventfd(0)
         self._in_use = Lock()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slot-receiver")
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="slot-receiver")
+        self._telling = self._threads.submit(self._tell)
         self._next: Future[list[bytes]] | None = None
         self._is_closed = False
 
@@ -66,21 +72,31 @@ class SlotReceiver:
             self._confirming.send_feedback(flush_lsn=position, write_lsn=position, force=True)
 
     def close(self) -> None:
-        """Ends the thread, and closes the connection. Messages that were not taken come again with the next stream."""
+        """Ends the threads, and closes the connection. Messages that were not taken come again with the next stream."""
         if self._is_closed:
             return
         self._is_closed = True
         os.eventfd_write(self._ended, 1)
-        self._thread.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
         with contextlib.suppress(psycopg2.Error):
             self._connection.close()
         os.close(self._ended)
         os.close(self._has_batch)
 
     def _receive(self) -> Future[list[bytes]]:
-        self._next = self._thread.submit(self._batch)
+        self._next = self._threads.submit(self._batch)
         self._next.add_done_callback(lambda _: os.eventfd_write(self._has_batch, 1))
         return self._next
+
+    def _tell(self) -> None:
+        """Tells the server every second that the reader lives, and what was confirmed last.
+
+        Tells nothing to a server that shuts down: it waits for readers that answer, and this one may wait for a cut.
+        """
+        while not select.select([self._ended], [], [], _ALIVE_SECONDS)[0]:
+            if not select.select([self._beside], [], [], 0)[0]:
+                with self._in_use:
+                    self._confirming.send_feedback(force=True)
 
     def _check_beside(self) -> None:
         """Raises the driver's error if the other connection is broken, and closes both: the stream needs both."""
@@ -98,6 +114,8 @@ class SlotReceiver:
         payloads: list[bytes] = []
         size, deadline = 0, time.monotonic() + _LONGEST_SECONDS
         with answering():
+            if self._telling.done():
+                self._telling.result()  # raises what ended the connection
             while True:
                 before = len(payloads)
                 with self._in_use:

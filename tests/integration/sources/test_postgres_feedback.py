@@ -1,4 +1,4 @@
-"""What the server hears of a slot's reader, which never confirms what is not registered."""
+"""What the server hears of a slot's reader: it never confirms what is not registered, and lives while its cut waits."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +23,12 @@ SLOT = """
 SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, active FROM pg_replication_slots
 WHERE database = current_database()
 """
+SHORTEST_SECONDS = 2
+OTHERS_END = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+"""As at a shutdown, which leaves readers of the log alone at first."""
 LARGE = "INSERT INTO items SELECT n, repeat('x', 8000) FROM generate_series(100, 5100) n"
 """More than one batch of the receiver and what the sockets hold."""
 
@@ -67,3 +73,24 @@ def test_an_answer_to_the_server_amid_a_long_transaction_confirms_nothing(databa
         cut = read_marked(stream, cutter)
     assert sum(len(part.rows) for part in cut.slices.values()) > 5000
     assert confirmed_at_the_end(database) == registered.last_commit_position
+
+
+def test_a_cut_that_takes_longer_than_the_servers_timeout_is_confirmed(database: str) -> None:
+    source, plan = prepared(database)
+    hasty = source.model_copy(update={"url": database + TIMEOUT.format(SHORTEST_SECONDS)})
+    with opened(hasty, plan) as stream:
+        run_sql(database, "INSERT INTO items VALUES (1)")
+        cut = read_marked(stream, new_cutter(source))
+        Event().wait(3 * SHORTEST_SECONDS)
+        assert cut.last_commit_position is not None
+        stream.confirm(cut.last_commit_position)
+        assert eventually(lambda: confirmed(database) == cut.last_commit_position, 5)
+
+
+def test_a_server_that_shuts_down_does_not_wait_for_the_end_of_a_cut(database: str) -> None:
+    source, plan = prepared(database)
+    hasty = source.model_copy(update={"url": database + TIMEOUT.format(SHORTEST_SECONDS)})
+    with opened(hasty, plan):
+        assert query(database, SLOT)[0][1]
+        run_sql(database, OTHERS_END)
+        assert eventually(lambda: not query(database, SLOT)[0][1], 5 * SHORTEST_SECONDS)
