@@ -24,7 +24,7 @@ from cdc_pipeline.sources.postgres.part_guards import (
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
 from cdc_pipeline.sources.postgres.session import answering, bound_waits
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
-from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
+from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind, write_first_message
 from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
 from cdc_pipeline.sources.postgres.tables import CatalogueTable, read_table
 from cdc_pipeline.sources.table_checks import (
@@ -250,6 +250,8 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
             if error.retryable or statement not in plan.adding or len(refused) + 1 == len(plan.tables):
                 raise
             refused[plan.adding[statement]] = error
+    with step(on_step, "source.set_up"), answering():
+        write_first_message(connection)
     return replace(plan, statements=tuple(run), refused={**plan.refused, **refused})
 
 

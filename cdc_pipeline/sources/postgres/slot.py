@@ -8,6 +8,7 @@ from cdc_pipeline.errors import SourceBusy, SourceError
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import KeptLog, shown_bytes
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, rows
+from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX
 from cdc_pipeline.sources.postgres.statements import PLUGIN
 
 log = structlog.get_logger()
@@ -21,6 +22,9 @@ WHERE s.slot_name = %s AND c.name = 'max_slot_wal_keep_size'
 """
 _FAILOVER = "SELECT (to_jsonb(s) ->> 'failover')::boolean FROM pg_replication_slots AS s WHERE slot_name = %s"
 _CREATE = "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, %s{})"
+
+_FIRST_MESSAGE = "SELECT pg_logical_emit_message(false, %s, ''), pg_current_xact_id()"
+"""A message outside of transactions. The commit, which the transaction's id makes one, brings it to the disk."""
 
 
 def check_server(server: Server, source: PostgresSource) -> None:
@@ -140,4 +144,13 @@ def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
             remedy="stop the consumer first",
         ) from error
     created = rows(connection, _CREATE.format(options), (slot, PLUGIN))
+    write_first_message(connection)
     return int(created[0][0])
+
+
+def write_first_message(connection: psycopg2.extensions.connection) -> None:
+    """Writes a message to the log which the slot sends first, and which nobody reads. `connection` commits by itself.
+
+    Before the first message the driver believes that everything is confirmed, and confirms what else is in the log.
+    """
+    rows(connection, _FIRST_MESSAGE, (MESSAGE_PREFIX,))

@@ -7,13 +7,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg2
+import pytest
 
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
+from cdc_pipeline.sources.postgres.session import connect
 from cdc_pipeline.sources.postgres.setup import SourcePlan
+from cdc_pipeline.sources.postgres.slot import replace_slot
 from tests.support.command_line import query
 from tests.support.eventually import eventually
-from tests.support.streams import database_of, new_cutter, opened, prepare, read_marked, run_sql
+from tests.support.streams import READ_WAIT, database_of, new_cutter, opened, prepare, read_marked, run_sql
 from tests.support.tcp_proxy import Proxy, proxied
 
 TIMEOUT = "?options=-c%20wal_sender_timeout%3D{}s"
@@ -73,6 +76,23 @@ def test_an_answer_to_the_server_amid_a_long_transaction_confirms_nothing(databa
         cut = read_marked(stream, cutter)
     assert sum(len(part.rows) for part in cut.slices.values()) > 5000
     assert confirmed_at_the_end(database) == registered.last_commit_position
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["setup-source", "setup-source --begin-again"])
+def test_an_answer_to_the_server_before_the_first_change_confirms_nothing(*, again: bool, database: str) -> None:
+    source, plan = prepared(database)
+    if again:
+        with closing(connect(database)) as connection:
+            replace_slot(connection, source.slot)
+    first = confirmed(database)
+    with through_proxy(source, database) as (proxy, slow), opened(slow, plan) as stream:
+        run_sql(database, "CREATE TABLE unpublished AS SELECT 1 AS id")
+        stream.read(READ_WAIT)
+        stream.confirm(first)
+        with proxy.held():
+            Event().wait(ASKS_AFTER_SECONDS + 1)
+        read_marked(stream, new_cutter(source))
+    assert confirmed_at_the_end(database) == first
 
 
 def test_a_cut_that_takes_longer_than_the_servers_timeout_is_confirmed(database: str) -> None:
