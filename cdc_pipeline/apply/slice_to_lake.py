@@ -79,11 +79,10 @@ class SliceWorker:
         """
         row = self.work.store.tables.table(table)
         _refuse_stale(row)
-        failing = self.work.store.failures.failing(row.table_id)
         with self.work.leased(row.table_id) as held:
             with self.pausing(held[0], table):
                 applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
-            if failing is not None:
+            if self.work.store.failures.failing(row.table_id) is not None:
                 self.work.store.failures.clear(held[0])
             self._optimize(held[1], table, applied)
         return applied

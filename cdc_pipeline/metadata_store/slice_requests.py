@@ -234,7 +234,7 @@ class SliceRequests:
         error = f"{MOST_ATTEMPTS} workers ended in the middle of this run; read their logs, then trigger the DAG again"
         most = {"most_attempts": MOST_ATTEMPTS, "error": error, "stream": self.stream}
         with self.database.transaction("slice_request.take") as connection:
-            for table_id in connection.scalars(_GIVE_UP, most).all():
+            for table_id in sorted(connection.scalars(_GIVE_UP, most)):
                 record_failure(connection, table_id, error, retry_policy=retry_policy, is_outage=False)
             known = {"stream": self.stream, "worker": worker, "running": list(running)}
             row = connection.execute(_TAKE, known).one_or_none()

@@ -203,10 +203,10 @@ def _was_removed(published: PublishedTable, chain: DecidedChain) -> bool:
     if any(published.table_uuid == each.table_uuid for each in chain.tables):
         return True
     then, base = Stream(**published.stream), chain.base
-    return base is not None and (then.name, then.source_system_identifier) == (
-        base.stream.name,
-        base.stream.source_system_identifier,
-    )
+    if base is None or published.cutoff_offset > base.position:
+        return False
+    server = base.stream.source_system_identifier
+    return (then.name, then.source_system_identifier) == (base.stream.name, server)
 
 
 def _read_again(chain: CutChain, chain_position: str) -> CutFile:
@@ -239,7 +239,8 @@ def _why_stale(store: MetadataStore, gap: Gap | None, row: SourceTable, ledger: 
         return None
     reason = None if gap is None else gap.behind(row.cutoff_offset)
     number = ledger.fence_number + 1
-    if reason is None and number < row.next_slice_number and not store.slices.slices(row.table_id, number, number):
+    is_kept = number > row.cleaned_through and store.slices.slices(row.table_id, number, number)
+    if reason is None and number < row.next_slice_number and not is_kept:
         reason = f"its lake ends at slice {ledger.fence_number}, {number} is not kept; run cdc snapshot on it"
     return reason
 

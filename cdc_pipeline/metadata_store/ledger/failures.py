@@ -91,6 +91,7 @@ def record_failure(
     connection: Connection, table_id: int, error: str, *, retry_policy: RetryPolicy, is_outage: bool
 ) -> Pause:
     """Like `Failures.record`, in the caller's transaction, and for a caller that saw the owner of the lease die."""
+    is_parked = _is_parked(connection, table_id)
     now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
     known = connection.execute(select(failing_table).where(_of(table_id))).one_or_none()
     failures, since = _in_a_row(known, now, is_outage=is_outage)
@@ -99,7 +100,7 @@ def record_failure(
         failures=failures,
         failing_for=now - since,
         is_outage=is_outage,
-        is_parked=_is_parked(connection, table_id),
+        is_parked=is_parked,
     )
     values = {
         "failures": failures,
@@ -126,13 +127,13 @@ def record_failure(
 
 def clear_failures(connection: Connection, table_id: int) -> None:
     """Ends the table's pause. A stale table stays stale and halted: only a new snapshot helps."""
-    connection.execute(delete(failing_table).where(_of(table_id)))
     end_halt(connection, (_TABLE.c.table_id == table_id) & (_TABLE.c.state != TableState.STALE))
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == table_id, _TABLE.c.state == TableState.PARKED)
         .values(state=TableState.LIVE, state_reason=None)
     )
+    connection.execute(delete(failing_table).where(_of(table_id)))
 
 
 def _of(table_id: int) -> ColumnElement[bool]:
@@ -146,5 +147,6 @@ def _in_a_row(known: Row[Any] | None, now: datetime, *, is_outage: bool) -> tupl
 
 
 def _is_parked(connection: Connection, table_id: int) -> bool:
+    """Locks the table, before its failures: as every transaction that changes both."""
     query = select(_TABLE.c.state == TableState.PARKED).where(_TABLE.c.table_id == table_id)
-    return bool(connection.scalar(query))
+    return bool(connection.scalar(query.with_for_update(key_share=True)))
