@@ -110,8 +110,8 @@ class SnapshotRows:
         with self.source.copy_at(exported) as copy:
             yield copy
 
-    def check_copied(self, table: FoundTable) -> None:
-        self.source.check_copied(table)
+    def check_copied(self, table: FoundTable, parts: int) -> None:
+        self.source.check_copied(table, parts)
 
     def check_resumable(self, name: TableName, exported: str | None) -> None:
         """Raises SnapshotError if the active snapshot of a table is of other rows than those that were asked for."""

@@ -268,7 +268,7 @@ class SnapshotOrchestrator:
     def _plan_staging(self, snapshot: Snapshot, exported: Sequence[SnapshotTask]) -> Snapshot:
         found = self.found.get(snapshot.snapshot_id)
         if found is not None:
-            self.source.check_copied(found)
+            self.source.check_copied(found, len(exported))
         unstaged = [output_of(task, SnapshotFile) for task in exported if not has_staged(task)]
         self.work.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, new_tasks(TaskKind.STAGE, unstaged))
         return self._moved(snapshot, SnapshotState.STAGING)

@@ -264,8 +264,11 @@ class Source(Protocol):
     def copy_at(self, exported: str) -> AbstractContextManager[TableCopy]:
         """Opens a copy at a held position. Raises SnapshotError if the position is no longer held."""
 
-    def check_copied(self, table: FoundTable) -> None:
-        """Raises SnapshotError if the table changed after its `description` was read, so that its copy may be wrong."""
+    def check_copied(self, table: FoundTable, parts: int) -> None:
+        """Raises SnapshotError if the table changed after its `description` was read, so that its copy may be wrong.
+
+        `parts`: how many parts it was copied in, each by a query of its own.
+        """
 
     def kept_log(self) -> KeptLog | None:
         """Returns how much log the source keeps for its reader now, None for a source that keeps none."""

@@ -262,7 +262,7 @@ def test_only_a_source_that_copies_tables_holds_positions_and_proves_by_rows(wri
                     for block in copy.rows(written.table, table.schema, part)
                     for row in block.rows.to_pylist()
                 ]
-            source.check_copied(found)
+            source.check_copied(found, 2)
         assert whole == parts == [{"id": 1, "note": "uno"}, {"id": 3, "note": "tre"}]
         assert not source.is_held("test", name="a")
         with reader(pipeline) as stream:

@@ -111,8 +111,8 @@ class MemorySource:
         del exported
         self._cannot()
 
-    def check_copied(self, table: FoundTable) -> None:
-        del table
+    def check_copied(self, table: FoundTable, parts: int) -> None:
+        del table, parts
         self._cannot()
 
     def kept_log(self) -> KeptLog | None:

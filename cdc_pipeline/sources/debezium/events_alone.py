@@ -74,8 +74,8 @@ class EventsAlone:
         del exported
         self._is_no_database()
 
-    def check_copied(self, table: FoundTable) -> None:
-        del table
+    def check_copied(self, table: FoundTable, parts: int) -> None:
+        del table, parts
         self._is_no_database()
 
     def kept_log(self) -> KeptLog | None:

@@ -126,7 +126,8 @@ class MysqlServer(DatabaseSource):
         check_held(exported)
         yield MysqlCopy(exported=exported, address=self._address, as_text=self._as_text, on_step=self.on_step)
 
-    def check_copied(self, table: FoundTable) -> None:
+    def check_copied(self, table: FoundTable, parts: int) -> None:
+        del parts
         before = TableShape.from_json(table.description[-1])
         with step(self.on_step, "source.check"), session(self._address) as connection:
             now = read_shapes(connection, [table.name], self._as_text).get(table.name)

@@ -65,16 +65,16 @@ def compare_again(before: SourceShape, now: SourceShape) -> Unchanged | Followed
     return compare_shapes(before, now.with_types({column.number: column.type for column in before.columns}))
 
 
-def why_copy_differs(before: SourceShape, now: SourceShape) -> str | None:
+def why_copy_differs(before: SourceShape, now: SourceShape, *, needs_file: bool) -> str | None:
     """Returns why a copy by an older snapshot may have other rows or values than that shows, None if it has not.
 
-    In a new file, rows are on other pages, or there are none after TRUNCATE. A query that names a column reads the one
-    that has the name now.
+    `needs_file`: only the file of the description has the rows in their places. A query that names a column reads the
+    one that has the name now.
     """
     change = compare_again(before, now)
     if isinstance(change, Retaken):
         return change.reason
-    if before.file_number != now.file_number:
+    if needs_file and before.file_number != now.file_number:
         return "it has a new file, as after VACUUM FULL, CLUSTER or TRUNCATE"
     names = {column.number: column.name for column in now.columns}
     renamed = [column for column in before.columns if names.get(column.number, column.name) != column.name]

@@ -162,11 +162,16 @@ class PostgresDatabase(DatabaseSource):
         with snapshot_connection(self.url, exported) as connection:
             yield PostgresCopy(connection=connection, on_step=self.on_step)
 
-    def check_copied(self, table: FoundTable) -> None:
+    def check_copied(self, table: FoundTable, parts: int) -> None:
         from cdc_pipeline.sources.postgres.table_copy import refuse_rewritten
 
         with step(self.on_step, "source.check"), session(self.url) as connection:
-            refuse_rewritten(connection, table)
+            refuse_rewritten(connection, table, needs_file=parts > 1 or self._outlasts_truncate(table.name))
+
+    def _outlasts_truncate(self, name: TableName) -> bool:
+        """Whether the lake needs the rows of the cutoff also if TRUNCATE, which older snapshots see, follows them."""
+        of_table = (table for table in self.tables if table.table == name)
+        return any(table.history or table.truncate == "ignore" for table in of_table)
 
     def kept_log(self) -> KeptLog | None:
         with step(self.on_step, "source_log.read"), session(self.url) as connection:

@@ -86,14 +86,14 @@ def _as_of(shape: SourceShape, now: SourceShape) -> tuple[ShapeColumn, ...]:
     return tuple(replace(column, changed_by=written[column.number]) for column in shape.columns)
 
 
-def refuse_rewritten(connection: psycopg2.extensions.connection, table: FoundTable) -> None:
+def refuse_rewritten(connection: psycopg2.extensions.connection, table: FoundTable, *, needs_file: bool) -> None:
     """Raises SnapshotError if the table was rewritten, or it or a column got another name, after it was described.
 
-    An older snapshot sees a table that ALTER TABLE rewrote, or that was truncated, as empty.
+    An older snapshot sees a table that ALTER TABLE rewrote as empty. `needs_file`: as in `why_copy_differs`.
     """
     before = SourceShape.from_json(table.description[-1])
     now = read_shapes(connection, [before.oid]).get(before.oid)
-    reason = "it was dropped" if now is None else why_copy_differs(before, now)
+    reason = "it was dropped" if now is None else why_copy_differs(before, now, needs_file=needs_file)
     if reason is None and oid_now(connection, table.name) != before.oid:
         reason = "it has another name now"
     if reason is not None:

@@ -65,11 +65,15 @@ def with_names(*names: str) -> SourceShape:
 def test_an_export_fails_if_a_page_or_a_name_may_show_something_else_than_at_the_cutoff(
     now: SourceShape, words: str
 ) -> None:
-    assert words in str(why_copy_differs(BEFORE, now))
+    assert words in str(why_copy_differs(BEFORE, now, needs_file=True))
 
 
 def test_an_export_goes_on_beside_a_new_column() -> None:
     size = replace(BEFORE.columns[1], number=3, name="more", changed_by="2")
     now = replace(BEFORE, last_number=3, columns=(*BEFORE.columns, size))
-    assert why_copy_differs(BEFORE, BEFORE) is None
-    assert why_copy_differs(BEFORE, now) is None
+    assert why_copy_differs(BEFORE, BEFORE, needs_file=True) is None
+    assert why_copy_differs(BEFORE, now, needs_file=True) is None
+
+
+def test_an_export_by_one_query_goes_on_beside_a_new_file() -> None:
+    assert why_copy_differs(BEFORE, replace(BEFORE, file_number=2), needs_file=False) is None
