@@ -53,15 +53,13 @@ def setup_source(
         typer.echo("".join(f"{statement};\n" for statement in statements), nl=False)
         return
     with context.pipeline(POSTGRES_ONLY, settings, command="setup-source") as pipeline:
-        if begin_again:
-            stale = ", ".join(map(str, pipeline.source_setup().begin_stream_again()))
-            context.say(f"the stream begins again; run cdc snapshot for these tables: {stale}")
-            return
-        prepared = pipeline.source_setup().set_up()
+        setup = pipeline.source_setup()
+        prepared = setup.begin_stream_again() if begin_again else setup.set_up()
         for statement in prepared.statements:
             context.say(f"done: {statement}")
         names = ", ".join(map(str, prepared.tables))
-        context.say(f"ready: {names}")
+        words = "the stream begins again; run cdc snapshot for these tables" if begin_again else "ready"
+        context.say(f"{words}: {names}")
         for name, refused in prepared.refused.items():
             context.say(f"not ready: {name}: {refused}")
     if prepared.refused and not (unattended and prepared.tables):

@@ -205,8 +205,7 @@ def _was_removed(published: PublishedTable, chain: DecidedChain) -> bool:
     then, base = Stream(**published.stream), chain.base
     if base is None or published.cutoff_offset > base.position:
         return False
-    server = base.stream.source_system_identifier
-    return (then.name, then.source_system_identifier) == (base.stream.name, server)
+    return (then.name, then.source_system_identifier) == (base.stream.name, base.stream.source_system_identifier)
 
 
 def _read_again(chain: CutChain, chain_position: str) -> CutFile:

@@ -11,7 +11,7 @@ from cdc_pipeline.errors import RegistryError
 from tests.crash.invariants import check
 from tests.crash.test_rebuild import lose_store, rebuilt, snapshot_one
 from tests.crash.test_retention import apply_changes, cleaned, counts
-from tests.crash.world import World, go_on, register_changes
+from tests.crash.world import World, apply_all, go_on, register_changes
 
 POSITIONS = "SELECT source_table, position, as_of FROM cdc.v_lake_position ORDER BY source_table"
 
@@ -89,6 +89,29 @@ def test_a_lake_that_was_restored_from_before_the_slices_that_are_kept_makes_its
         older: True,
         **dict.fromkeys(others, False),
     }
+    take_new_snapshot(world)
+    go_on(world)
+    check(world)
+
+
+def test_a_lake_that_was_restored_from_before_its_newest_claim_makes_its_idle_table_stale(
+    world: World, tmp_path: Path
+) -> None:
+    """The base of the chain has the rows of all slices of that claim, whose files are deleted."""
+    idle, *_ = world.tables
+    apply_changes(world)
+    lake = world.settings.folder / world.settings.lake / lake_key(idle)
+    shutil.copytree(lake, tmp_path / "backup")
+    for _ in range(2):
+        register_changes(world)
+    with world.process() as pipeline:
+        apply_all(pipeline)
+    assert counts(cleaned(world))["cut files"] > 0
+    shutil.rmtree(lake)
+    shutil.copytree(tmp_path / "backup", lake)
+    lose_store(world)
+    stale = {table.table for table in rebuilt(world) if "it is stale: its lake ends at slice" in str(table.notes)}
+    assert stale == {idle}
     take_new_snapshot(world)
     go_on(world)
     check(world)

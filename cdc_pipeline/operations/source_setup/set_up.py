@@ -68,8 +68,8 @@ class SourceSetup:
         stale = {name: error for name, error in survey.stale.items() if name not in names}
         return SetUp(tables=names, statements=ready.statements, refused={**stale, **ready.refused})
 
-    def begin_stream_again(self) -> tuple[TableName, ...]:
-        """Gives a stream that cannot be read further a new beginning. Returns its tables: each needs a new snapshot.
+    def begin_stream_again(self) -> SetUp:
+        """Gives a stream that cannot be read further a new beginning. Each of the returned tables needs a new snapshot.
 
         Changes between the registered offset and the new beginning are never read. Run it again if it was killed:
         nothing is registered after the new beginning before the metadata store has that beginning.
@@ -87,7 +87,8 @@ class SourceSetup:
             reason=f"changes of the source from {beginning.gap} were never read; run cdc snapshot on the table",
         )
         log.warning("stream begun again", stream=name, gap=beginning.gap)
-        return tuple(row.name for row in self.store.tables.tables())
+        names = tuple(row.name for row in self.store.tables.tables() if row.name not in beginning.refused)
+        return SetUp(tables=names, refused=beginning.refused)
 
     def oldest_version_to_come(self, table: TableName) -> str:
         """Returns the version below which no event of the table is registered from now on, "" if it is not known.

@@ -12,6 +12,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer
 from cdc_pipeline.sources.mysql.dialect import Dialect
+from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.session import rows
 
 log = structlog.get_logger()
@@ -177,10 +178,12 @@ def _check_rights(connection: "Connection[Any]", dialect: Dialect) -> None:
 def _check_replica(connection: "Connection[Any]", server: BinlogServer) -> None:
     """Raises SourceError for a MariaDB replica, and for a node of a cluster whose log lacks what the others write.
 
-    What the pipeline writes on a replica gets a number that the primary gives, too, and replication stops.
+    What the pipeline writes on a replica gets a number that the primary gives, too, and replication stops. A server
+    whose log ends with what it wrote itself is a primary, also one that could replicate from another.
     """
+    is_logged, place = _is_on(server.variables["log_replica_updates"]), server.place
     if _is_on(server.variables["wsrep_on"]):
-        if _is_off(server.variables["log_replica_updates"]):
+        if not is_logged:
             raise SourceError(
                 "the source replicates from another server (wsrep_on = ON), and log_slave_updates = OFF",
                 expected="log_slave_updates = ON: what the server replicates would not be in its log",
@@ -188,7 +191,8 @@ def _check_replica(connection: "Connection[Any]", server: BinlogServer) -> None:
                 " replicated meanwhile: run cdc setup-source --begin-again, then cdc snapshot",
             )
         return
-    sign = _sign_of_replica(connection, server)
+    writes_itself = isinstance(place, Gtid) and str(place.server) == server.variables["server_id"]
+    sign = "" if is_logged and writes_itself else _sign_of_replica(connection, server)
     if sign:
         raise SourceError(
             f"the source replicates from another server ({sign})",

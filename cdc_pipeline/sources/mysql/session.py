@@ -48,7 +48,8 @@ _USER_LIMITS = frozenset({1203, 1226})
 _BROKEN = _USER_LIMITS.union(
     {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2055, 4031}
 )
-_NOT_LET_IN = frozenset({_ACCESS_DENIED, 1129, 1130, 1698})
+_LOCKED = frozenset({1862, 3118, 3955, 4151})
+_NOT_LET_IN = _LOCKED | {_ACCESS_DENIED, 1129, 1130, 1698}
 """Refusals of a connection, which end when somebody corrects a password, or lets this user or host in."""
 READ_ONLY = frozenset({1290, 1836})
 """Refusals of a write, which end with a failover or with what the server is closed for."""
@@ -59,6 +60,7 @@ _REMEDIES = {
     _NO_DATABASE: "create it on the server, or correct the tables of pipeline.yml",
     _NO_TABLE: "run the same command again; if the table is still missing, run cdc setup-source",
     **dict.fromkeys(_USER_LIMITS, "raise the limits of this user on the server, or end its other sessions"),
+    **dict.fromkeys(_LOCKED, "have an administrator unlock the account, or give it a new password"),
     **dict.fromkeys(READ_ONLY, "wait until the server takes writes, or name the one that does in source.url"),
     2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
     **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator run what cdc setup-source --print-sql prints"),

@@ -20,6 +20,7 @@ from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
 from cdc_pipeline.sources.mysql.held_snapshot import check_held, hold_snapshot, is_locked
 from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.server_checks import check_server
 from cdc_pipeline.sources.mysql.session import MysqlAddress, address_of, rows, session
 from cdc_pipeline.sources.mysql.setup import execute_plan, plan_source
 from cdc_pipeline.sources.mysql.shape import TableShape
@@ -80,6 +81,7 @@ class MysqlServer(DatabaseSource):
         """Begins at the log's present end. Raises SourceError if that is before the registered offset."""
         with session(self._address) as connection:
             server = read_server(connection)
+            check_server(connection, server)
             if server.end < decode_position(registered):
                 raise SourceError(
                     f"the source's log ends at {str(server.place) or 'its beginning'}",

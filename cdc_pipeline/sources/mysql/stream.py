@@ -43,7 +43,7 @@ _MOST_OCTETS = 16 << 20
 _MOST_MILLISECONDS = 500
 _FIRST_SERVER_ID = 1 << 31
 _READY = timedelta(seconds=10)
-_ANSWER_SECONDS, _CLOSE_SECONDS, _PING_SECONDS, _SILENCE_SECONDS = 60, 3, 30, 120
+_ANSWER_SECONDS, _CLOSE_SECONDS, _PING_SECONDS, _SILENCE_SECONDS = 60, 3, 30, 300
 """Limits of the session that has the lock. The server ends it after the last one, if the reader's machine is gone."""
 _Found = TypeVar("_Found")
 
@@ -243,7 +243,7 @@ class MysqlStream:
             raise SourceBusy(
                 f"another process reads the stream (it holds the lock {name!r} on the source)",
                 expected="one consumer per pipeline",
-                remedy="stop the other reader; of one that is gone, the server frees the lock within two minutes",
+                remedy="stop the other reader; of one that is gone, the server frees the lock within five minutes",
             )
 
     def _next_event(self) -> Any:

@@ -62,5 +62,5 @@ def test_a_server_frees_the_lock_of_a_dead_reader_and_keeps_that_of_one_that_rea
                 reader.read(timedelta(seconds=1))
                 return shop.run(f"SELECT IS_USED_LOCK('cdc:{shop.database}')") == [(None,)]
 
-            assert eventually(is_free, seconds=150)
+            assert eventually(is_free, seconds=330)
             reader.send_marker("cut:heard")

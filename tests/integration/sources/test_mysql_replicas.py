@@ -57,6 +57,16 @@ def test_a_replica_that_has_applied_nothing_yet_is_seen_by_a_user_with_the_right
                 pipeline.source_setup().set_up()
 
 
+def test_a_primary_that_could_replicate_from_another_is_read(store_url: str, tmp_path: Path) -> None:
+    """As the active one of a pair, or one that was promoted and keeps its settings."""
+    with started_mariadb("--log-slave-updates=ON") as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run(FROM.format(port=1, user=USER, password=PASSWORD))
+        shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
+        with shop.opened("orders") as pipeline:
+            assert pipeline.source_setup().set_up().tables == (shop.name("orders"),)
+
+
 def test_a_server_that_once_replicated_is_read_once_the_user_may_see_that_it_no_longer_does(
     store_url: str, tmp_path: Path
 ) -> None:

@@ -108,3 +108,14 @@ def test_a_wrong_password_is_away_until_it_is_corrected(shop: MysqlShop) -> None
     wrong = {"url": shop.url.replace("of%20this", "of%20another")}
     with shop.opened("orders", source=wrong) as pipeline, pytest.raises(SourceAway, match="correct user and password"):
         pipeline.source_setup().set_up()
+
+
+def test_a_locked_account_is_away_until_it_is_unlocked(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with documented_reader(shop) as reader, shop.opened("orders", source=reader) as pipeline:
+        user = f"{shop.database.replace('shop', 'reader')}@'127.0.0.1'"
+        shop.run(f"ALTER USER {user} ACCOUNT LOCK")
+        with pytest.raises(SourceAway, match="have an administrator unlock the account"):
+            pipeline.source_setup().set_up()
+        shop.run(f"ALTER USER {user} ACCOUNT UNLOCK")
+        pipeline.source_setup().set_up()
