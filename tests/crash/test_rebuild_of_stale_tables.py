@@ -1,13 +1,15 @@
 """The lake position of a stale table is after a rebuild what it was before, and never behind what the lake has."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.record import TableName
 from tests.crash.invariants import check
 from tests.crash.test_rebuild import lose_store, rebuilt, snapshot_one
 from tests.crash.test_retention import apply_changes, cleaned, counts
@@ -32,6 +34,17 @@ def take_new_snapshot(world: World) -> None:
         pipeline.source_setup().set_up(begin_again=world.tables[:1])
     snapshot_one(world)
     apply_changes(world)
+
+
+@contextmanager
+def restored_behind_a_cleaning(world: World, table: TableName, folder: Path) -> Iterator[None]:
+    """When the block ends, cut files are deleted, and the lake of the table is again what it was before the block."""
+    lake, backup = world.settings.folder / world.settings.lake / lake_key(table), folder / "backup"
+    shutil.copytree(lake, backup)
+    yield
+    assert counts(cleaned(world))["cut files"] > 0
+    shutil.rmtree(lake)
+    shutil.copytree(backup, lake)
 
 
 def check_rebuild(world: World) -> None:
@@ -70,13 +83,9 @@ def test_a_lake_that_was_restored_from_before_the_slices_that_are_kept_makes_its
 ) -> None:
     older, *others = world.tables
     apply_changes(world)
-    lake = world.settings.folder / world.settings.lake / lake_key(older)
-    shutil.copytree(lake, tmp_path / "backup")
-    for _ in range(4):
-        apply_changes(world)
-    assert counts(cleaned(world))["cut files"] > 0
-    shutil.rmtree(lake)
-    shutil.copytree(tmp_path / "backup", lake)
+    with restored_behind_a_cleaning(world, older, tmp_path):
+        for _ in range(4):
+            apply_changes(world)
     with (
         world.process() as pipeline,
         pytest.raises(RegistryError, match="its lake was restored from before the slices"),
@@ -100,15 +109,11 @@ def test_a_lake_that_was_restored_from_before_its_newest_claim_makes_its_idle_ta
     """The base of the chain has the rows of all slices of that claim, whose files are deleted."""
     idle, *_ = world.tables
     apply_changes(world)
-    lake = world.settings.folder / world.settings.lake / lake_key(idle)
-    shutil.copytree(lake, tmp_path / "backup")
-    for _ in range(2):
-        register_changes(world)
-    with world.process() as pipeline:
-        apply_all(pipeline)
-    assert counts(cleaned(world))["cut files"] > 0
-    shutil.rmtree(lake)
-    shutil.copytree(tmp_path / "backup", lake)
+    with restored_behind_a_cleaning(world, idle, tmp_path):
+        for _ in range(2):
+            register_changes(world)
+        with world.process() as pipeline:
+            apply_all(pipeline)
     lose_store(world)
     stale = {table.table for table in rebuilt(world) if "it is stale: its lake ends at slice" in str(table.notes)}
     assert stale == {idle}

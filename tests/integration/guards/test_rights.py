@@ -45,14 +45,20 @@ def world_as(role: str, folder: Path, database: str, store_url: str, *statements
     return world_of(folder, url, store_url, [{"name": "public.orders"}])
 
 
+def world_of_both(role: str, folder: Path, database: str, store_url: str) -> tuple[World, tuple[str, ...]]:
+    """A pipeline over orders and customers as this role, and statements that make orders again, unpublished."""
+    grant = f"GRANT SELECT ON orders, customers TO {role}"
+    run_sql(database, *CREATE, grant, PUBLISH.format(name=database_of(database)).replace("orders", "orders, customers"))
+    world = world_of(folder, f"postgresql://{role}:x@{database.partition('@')[2]}", store_url)
+    begin_again(world)
+    return world, ("DROP TABLE orders", CREATE[0], grant)
+
+
 def test_a_table_that_the_role_may_not_publish_keeps_no_other_from_its_new_snapshot(
     role: str, database: str, store_url: str, tmp_path: Path
 ) -> None:
-    grant = f"GRANT SELECT ON orders, customers TO {role}"
-    run_sql(database, *CREATE, grant, PUBLISH.format(name=database_of(database)).replace("orders", "orders, customers"))
-    world = world_of(tmp_path, f"postgresql://{role}:x@{database.partition('@')[2]}", store_url)
-    begin_again(world)
-    run_sql(database, "DROP TABLE orders", CREATE[0], grant, "ALTER TABLE customers ALTER note TYPE int USING 7")
+    world, make_again = world_of_both(role, tmp_path, database, store_url)
+    run_sql(database, *make_again, "ALTER TABLE customers ALTER note TYPE int USING 7")
     assert go_on(world).keys() == {"orders", "customers"}
     with world.process() as pipeline:
         runs = snapshot_runs(pipeline, poll_interval=timedelta(milliseconds=50))
@@ -74,13 +80,10 @@ def test_a_table_that_the_role_may_not_publish_keeps_no_other_from_its_new_snaps
 def test_a_table_that_the_role_may_not_publish_keeps_no_other_from_a_new_beginning(
     role: str, database: str, store_url: str, tmp_path: Path
 ) -> None:
-    grant = f"GRANT SELECT ON orders, customers TO {role}"
-    run_sql(database, *CREATE, grant, PUBLISH.format(name=database_of(database)).replace("orders", "orders, customers"))
-    world = world_of(tmp_path, f"postgresql://{role}:x@{database.partition('@')[2]}", store_url)
-    begin_again(world)
+    world, make_again = world_of_both(role, tmp_path, database, store_url)
     run_sql(database, "INSERT INTO customers VALUES (3, 'three')")
     assert go_on(world) == {}
-    run_sql(database, "DROP TABLE orders", CREATE[0], grant)
+    run_sql(database, *make_again)
     with world.process() as pipeline, capture_logs() as logs:
         pipeline.source_setup().begin_stream_again()
     refused = [log["table"] for log in logs if log["event"] == "table not read"]
