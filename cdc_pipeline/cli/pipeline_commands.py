@@ -1,4 +1,7 @@
-"""Commands that change data: `setup-source`, `consume`, `work`, `repair`, `rewind`, `rebuild`, `remove`, and `clean`"""
+"""Commands that change data.
+
+`setup-source`, `consume`, `work`, `repair`, `rebuild`, `remove`, `rewind`, `maintain`, and `clean`.
+"""
 
 import os
 from dataclasses import asdict
@@ -6,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of, log_to_stderr, plain_line
+from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of, log_to_stderr, plain_line, worst
 from cdc_pipeline.cli.ending import stopped_in_time
 from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import UsageError
@@ -27,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(rewind)
     app.command()(rebuild)
     app.command()(remove)
+    app.command()(maintain)
     app.command()(clean)
 
 
@@ -99,7 +103,7 @@ def work(
 ) -> None:
     """Run a resident worker, which applies slices for Airflow, several tables side by side.
 
-    A resident worker: runs until SIGTERM or Ctrl-C. Any number of them may run, on any machine.
+    Runs until SIGTERM or Ctrl-C. Any number of resident workers may run, on any machine.
     """
     from cdc_pipeline.launcher.heartbeat import Heartbeat
     from cdc_pipeline.operations.resident_worker import RunLines
@@ -209,6 +213,20 @@ def rewind(
     context.show([{**asdict(found), "table": str(found.table)}])
 
 
+def maintain(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
+    """Merge the lake's small files, and delete tombstones and unused files.
+
+    It does to each table what the task maintain_table of the DAG cdc_maintenance does once a day, as `maintenance` in
+    pipeline.yml says. A table that fails does not stop the others.
+    Exit code 4: another process works on a table, and no table failed.
+    """
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_AND_SPARK, command="maintain") as pipeline:
+        results = pipeline.maintenance().maintain_each(pipeline.table_names(tuple(tables or ())))
+    context.show([result.row() for result in results])
+    raise typer.Exit(worst({result.exit_code for result in results}))
+
+
 def clean(
     config: Config = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be deleted and delete nothing")] = False,
@@ -216,7 +234,8 @@ def clean(
 ) -> None:
     """Delete files and metadata that are no longer needed.
 
-    Only what is older than `keep` in pipeline.yml: slice files, cut files, snapshot files and rows of the history.
+    Only what is older than `keep` in pipeline.yml: slice files, cut files, snapshot files, and rows of the metadata
+    store.
     """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="clean") as pipeline:

@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(config: Config = None) -> None:
-    """Start all embedded servers, the consumer and Airflow.
+    """Start all embedded servers, the consumer, a resident worker and Airflow.
 
     Returns when all of them are healthy. Embedded is what pipeline.yml gives no URL for.
     """

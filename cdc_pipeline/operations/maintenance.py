@@ -1,7 +1,7 @@
 """Maintains one table's lake files under the table's lease, so that no slice is applied at the same time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.states import NOT_REGISTERED
+from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.work import MaintenanceSettings
 
@@ -23,6 +24,20 @@ _FENCE_AGE = timedelta(days=3)
 """Less than half of the time for which the lake's log keeps a commit."""
 _EVERY_VERSION = "~"
 """Greater than every version of an ordered stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintained:
+    """The result for one table. `exit_code`: 0, or the exit code of the error that stopped the table."""
+
+    table: TableName
+    ended: str
+    files: str | None = None
+    seconds: float | None = None
+    exit_code: int = 0
+
+    def row(self) -> dict[str, Any]:
+        return {"table": str(self.table), "ended": self.ended, "files": self.files, "seconds": self.seconds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +54,8 @@ class Maintenance:
     def maintain(self, table: TableName) -> dict[str, Any]:
         """Rewrites files that have decayed, removes tombstones, then deletes files of versions that are not kept.
 
-        One run rewrites at most `need.run_bytes`; the report says how many files are left for the next one.
+        One run rewrites at most `need.run_bytes`, but at least one file that needs it; the report says how many files
+        are left for the next one.
 
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
@@ -47,27 +63,41 @@ class Maintenance:
         run. If files cannot be rewritten, it does the rest before it raises LakeError; if a server does not answer, it
         ends at once.
         """
-        started = time.monotonic()
-        ended, files = self._maintain(table)
+        return self._maintained(table).row()
+
+    def maintain_each(self, tables: Sequence[TableName]) -> tuple[Maintained, ...]:
+        """Maintains the tables one after the other. A table that fails or is busy does not stop the next one."""
+        return tuple(self._maintained_or_failed(table) for table in tables)
+
+    def _maintained_or_failed(self, table: TableName) -> Maintained:
+        found = result_or_error(lambda: self._maintained(table), table, otherwise="table not maintained")
+        if isinstance(found, CdcError):
+            return Maintained(table=table, ended=str(found), exit_code=found.exit_code)
+        return found
+
+    def _maintained(self, table: TableName) -> Maintained:
+        started, exit_code = time.monotonic(), 0
+        try:
+            ended, files = self._maintain(table)
+        except LeaseBusy as busy:
+            ended, files = f"left for the next run: {busy.found}", Optimization()
+            exit_code = busy.exit_code
         seconds = round(time.monotonic() - started, 1)
-        report = {"table": str(table), "ended": ended, "files": str(files), "seconds": seconds}
-        log.info("maintenance ended", **report)
-        return report
+        found = Maintained(table=table, ended=ended, files=str(files), seconds=seconds, exit_code=exit_code)
+        log.info("maintenance ended", **found.row())
+        return found
 
     def _maintain(self, table: TableName) -> tuple[str, Optimization]:
         row = self.work.store.tables.find(table)
         if row is None:
             return NOT_REGISTERED, Optimization()
-        try:
-            with self.work.leased(row.table_id) as held:
-                lake_table = self.work.lake_table(table)
-                if self.work.lake.read_version(lake_table) is None:
-                    return "the table has no lake yet", Optimization()
-                self.work.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
-                files, failure = self._optimize(lake_table)
-                ended = self._delete(held[1], lake_table, row.table_id)
-        except LeaseBusy as busy:
-            return f"left for the next run: {busy.found}", Optimization()
+        with self.work.leased(row.table_id) as held:
+            lake_table = self.work.lake_table(table)
+            if self.work.lake.read_version(lake_table) is None:
+                return "the table has no lake yet", Optimization()
+            self.work.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
+            files, failure = self._optimize(lake_table)
+            ended = self._delete(held[1], lake_table, row.table_id)
         if failure is not None:
             raise failure
         return ended, files
