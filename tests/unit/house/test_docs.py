@@ -103,6 +103,13 @@ def commands_of(page: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if re.match(r"(\.venv/bin/)?cdc (?!.*\[)", line)]
 
 
+def test_no_command_that_never_ends_is_followed_by_another() -> None:
+    """A reader copies a whole block: `cdc consume` and `cdc work` without --until-idle come last in theirs."""
+    every = [(page, block) for page in pages() for language in ("sh", "text") for block in blocks(page, language)]
+    endless = re.compile(r"^(?:\.venv/bin/)?cdc (?:consume|work)\b(?!.*--until-idle).*\n.*\S", re.MULTILINE)
+    assert [(page, found[0]) for page, block in every if (found := endless.search(block))] == []
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if commands_of(page)])
 def test_every_command_that_a_page_shows_is_one_of_cdc(page: str) -> None:
     """Also those that no test runs: names, options and the number of arguments."""
