@@ -203,8 +203,17 @@ class WorkerSettings(Frozen):
         le=timedelta(days=1),
         description="for how long a killed worker blocks its table at most; at most 1d",
     )
-    claim_rows: int = Field(default=2_000_000, ge=1, description="most rows of one claim")
-    claim_slices: int = Field(default=1_000, ge=1, description="most slices of one claim")
+    claim_rows: int = Field(
+        default=2_000_000,
+        ge=1,
+        description="most rows of one claim; the slices of one boundary are never divided, so a larger boundary is one"
+        " claim",
+    )
+    claim_slices: int = Field(
+        default=1_000,
+        ge=1,
+        description="most slices of one claim, with the same exception: a larger boundary is one claim",
+    )
     upsert: Literal["append", "merge"] = Field(
         default="append",
         description="how a claim reaches its table: by an own commit with deletion vectors, or by Spark's MERGE",
@@ -256,8 +265,8 @@ class MaintenanceSettings(Frozen):
     run_bytes: int = Field(
         default=128 << 20,
         ge=1,
-        description="most bytes of files that one run rewrites; the rest waits for the next run. 128 MiB take about"
-        " ten processor seconds",
+        description="most bytes of files that one run rewrites, but at least one file, or two small ones; the rest"
+        " waits for the next run. 128 MiB take about ten processor seconds",
     )
 
 
