@@ -117,8 +117,8 @@ class SliceRunTrigger(_StoreTrigger):
     unless a person cancels that one. With `resumes`, a run that applied something ends in a task process, which updates
     the table's asset.
 
-    Without, and unless a person or another DAG started it, a run that applied something stays open for `run_seconds`:
-    it asks again for each new slice. To start another run for it costs some seconds in Airflow.
+    Without `resumes`, a run that applied something stays open for `run_seconds` and asks again for each new slice,
+    because a new run costs some seconds in Airflow. A run that a person or another DAG started does not stay open.
     """
 
     def __init__(self, pipeline: str, table: str, *, resumes: bool, run_seconds: float = 0.0) -> None:

@@ -87,10 +87,10 @@ class SnapshotRuns:
     def begin(self, chosen: Sequence[str] | None, slots: int, *, keeps_pauses: bool = False) -> list[dict[str, Any]]:
         """Makes the source ready; returns one SlotOrder per worker slot.
 
-        `chosen`: None stands for the tables that need a snapshot now, without those that `take_wanted` leaves out; for
-        all of them if it leaves out all, unless the run `keeps_pauses`, as one that nobody started or cleared. Returns
-        an empty list if there is no table. A table that the source refuses is left out, and `orchestrate` names it; if
-        no table is left, raises the first refusal.
+        `chosen`: the tables' names. None means the tables that need a snapshot now, except those that pause after a
+        failed one. If all of them pause, it means all of them, unless the run `keeps_pauses`, which a run does that
+        Airflow started and nobody cleared. Returns an empty list if there is no table. A table that the source refuses
+        is left out, and `orchestrate` names it; if no table is left, raises the first refusal.
         """
         wanted = self.wanted(self.table_names(())) if chosen is None else ()
         due = self._due(wanted) or (() if keeps_pauses else wanted)

@@ -31,7 +31,10 @@ log = structlog.get_logger()
 
 
 def plan_compaction(staged: Sequence[SnapshotTask], target_file_bytes: int) -> list[NewTask]:
-    """Returns one task per data partition, in the order of their names. `staged`: the finished staging tasks.
+    """Returns one task per data partition, in the order of their names.
+
+    `staged`: the finished tasks that wrote staging files: staging tasks, and the export tasks of tables without data
+    partitions or of exported files.
 
     The number of lake files of a partition is its staged bytes divided by the target size, rounded up.
     """

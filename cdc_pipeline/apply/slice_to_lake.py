@@ -73,9 +73,10 @@ class SliceWorker:
         stream have labels of their own, and a table takes its slices in their order. Slices that are registered during
         the call are left to the next call, so that one busy table never keeps a task slot from the other tables.
 
-        Raises LeaseBusy while another worker has the table, TableStale for a table that needs a new snapshot, and
-        FenceMismatch or SliceDamaged before anything is changed. After any error except one of the lease or of the
-        metadata store, the table pauses by the retry policy, and is parked when it has failed for too long.
+        Raises LeaseBusy while another worker has the table, TableStale for a table that needs a new snapshot. Raises
+        FenceMismatch or SliceDamaged before anything of the claim in question reaches the lake; earlier claims of the
+        call stay applied. After an error under the lease, except one of the lease or of the metadata store, the table
+        pauses by the retry policy, and is parked when it has failed for too long.
         """
         row = self.work.store.tables.table(table)
         _refuse_stale(row)

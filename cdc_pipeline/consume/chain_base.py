@@ -144,7 +144,10 @@ def read_through(file: CutFile) -> tuple[ReadThrough, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Changes of a table that no cut has: those behind `followed`, up to `start`. `followed`: None from the start."""
+    """Changes of a table that no cut read: those after `followed`, up to `start`.
+
+    `followed` is None if the table was never read before.
+    """
 
     followed: str | None
     start: str

@@ -132,8 +132,8 @@ class Consumer:
     ) -> None:
         """Puts the cut file, then registers the cut in one transaction. Both are durable on return.
 
-        Raises StreamMoved when another cut file is already at this chain position, StaleEpoch when another consumer
-        took the stream.
+        Raises StreamMoved when a cut file at this chain position names one of this consumer's stream partitions; a cut
+        of others only is registered first. Raises StaleEpoch when another consumer took the stream.
         """
         boundary = self._chain.register(
             self._cut(cut, ranges, slices), self._assignment, self._chain_position, self._schemas

@@ -94,8 +94,8 @@ def prove_applied(commit: Commit | None, work: ClaimWork) -> None:
 def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta) -> bool:
     """Repeats the last commit that moved the fence, with its number and metadata, in a new commit.
 
-    Returns False if that commit is younger than `older_than`, or was already cleaned from the log. Also if only Delta's
-    writer may commit, because it writes no number a second time.
+    Returns False if that commit is younger than `older_than`, if the log no longer has it, or if only Delta's writer
+    may commit to the table: Delta does not write the same number twice.
     """
     latest = log.latest_version()
     for commit in () if latest is None else log.backwards(latest):

@@ -35,9 +35,9 @@ _SAME_TEXT = ("STRING", "SMALLINT", "INT", "BIGINT", "DATE", "BOOLEAN")
 
 
 def compact_few(store: ObjectStore, table: LakeTable, work: Compaction, on_step: OnStep) -> tuple[DataFile, ...] | None:
-    """Returns the file, or nothing for no rows. Returns None if Spark has to do it.
+    """Returns the file in a tuple, an empty tuple for no rows, and None if Spark has to do it.
 
-    That is if the rows are too many or shall become several files, if Arrow cannot sort their ids, or if only Spark
+    It has to if the rows are too many or shall become several files, if Arrow cannot sort their ids, or if only Spark
     knows the text that names their data partition.
     """
     keys = [resolve(table.schema.column(name).type).arrow for name in table.schema.key]

@@ -1,6 +1,6 @@
 """Creates an empty lake table by one commit of our own, equal to the one of Spark's CREATE TABLE.
 
-Not where a log has commits, but no beginning.
+Refuses a log that has commits but no first version.
 """
 
 from contextlib import suppress

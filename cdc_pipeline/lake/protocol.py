@@ -182,8 +182,8 @@ class LakePublication:
     """All data files of one snapshot. `fence_number` is the last slice whose changes the snapshot already contains.
 
     `replaces`: the lake version whose fence may be higher, because the snapshot is older; later slices are applied
-    again. None if no fence may be higher. `begins`: the lake may have no snapshot of the table before, since all
-    its rows come by its stream.
+    again. None if no fence may be higher. `begins`: the publication is refused if the lake already has a snapshot of
+    the table, since all rows come by its stream.
     """
 
     snapshot_id: str
@@ -289,10 +289,10 @@ class Lake(Protocol):
         """
 
     def purge(self, table: LakeTable, below_version: str) -> None:
-        """Removes tombstones with a lower version, unless deletes are soft. No older event may still arrive."""
+        """Removes tombstones with a lower version, below which no event can still arrive; none with soft deletes."""
 
     def vacuum(self, table: LakeTable) -> None:
-        """Deletes files that no version needs which the table still keeps, also unfinished ones of killed writes."""
+        """Deletes files that no kept version of the table needs, and unfinished files of killed writes."""
 
 
 class Clock(Protocol):

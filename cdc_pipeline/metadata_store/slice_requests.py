@@ -226,7 +226,9 @@ class SliceRequests:
     def take(
         self, worker: str, *, running: Collection[UUID] = (), retry_policy: RetryPolicy = _USUAL_POLICY
     ) -> SliceRequest | None:
-        """Gives the oldest request that nobody has to `worker`, at most MOST_ATTEMPTS times. None when there is none.
+        """Gives `worker` the oldest free request.
+
+        A request is given at most MOST_ATTEMPTS times. Returns None if none is free.
 
         A request is free again when the heartbeat of its worker has expired, or when its worker has left. After
         MOST_ATTEMPTS its table pauses by the retry policy. `running`: the requests that `worker` knows of.

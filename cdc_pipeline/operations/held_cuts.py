@@ -87,8 +87,10 @@ def begun_history(lake: Lake, table: LakeTable) -> tuple[LakeTable, int] | None:
 
 
 def shown_version(work: TableWork, table: LakeTable, boundary: Boundary) -> int | None:
-    """Returns the last lake version before the first claim after the boundary; None while slices up to the boundary
-    are not applied, or no longer, since a rewind died before the metadata store knew of it.
+    """Returns the last lake version before the first claim after the boundary.
+
+    Returns None while slices up to the boundary are not in the lake: not applied yet, or removed by a rewind that died
+    before the metadata store recorded it.
 
     It need not be the version of a claim: other commits, such as those of maintenance, count too. The commit that gives
     the lake the columns of that first claim does not count, nor does any commit after it: the source did not have those

@@ -1,8 +1,8 @@
 """Removes a table, or the whole pipeline, from source and metadata store, and on request from the bucket.
 
 A removal may be killed at any step and repeated. The metadata is deleted last, and of a table's objects the one that
-names its owner, so that a repetition still knows what belongs to the pipeline. Objects are deleted only if they do:
-pipelines may share a lake, and names of tables.
+names its owner, so that a repetition still knows what belongs to the pipeline. Only objects that belong to this
+pipeline are deleted: several pipelines may share a lake and use the same table names.
 """
 
 from dataclasses import dataclass

@@ -102,11 +102,11 @@ def is_read(connection: Connection, stream: str) -> bool:
 
 
 def fair_share(owners: Mapping[int, str | None], owner: str, alive: Sequence[str]) -> frozenset[int]:
-    """Returns the stream partitions that `owner` is to own: what it has, and free ones, up to its part of all.
+    """Returns the stream partitions that `owner` should own: those it has, then free ones, up to its share.
 
-    `owners`: by stream partition. `alive`: the consumers, with `owner`, in one order for all of them. Where the number
-    of stream partitions cannot be divided, some get one more, and those first that have it: so nobody lets go for a
-    newcomer's sake of what that one would have instead.
+    `owners`: by stream partition. `alive`: the consumers, with `owner`, in one order for all of them. If the number
+    cannot be divided evenly, some consumers get one more. Those that already have one more come first, so that nobody
+    gives one up for a newcomer.
     """
     each, rest = divmod(len(owners), len(alive))
     has = Counter(owners.values())
