@@ -125,7 +125,7 @@ class SnapshotRows:
     def check_complete(self, row: SourceTable, cutoff: HeldPosition) -> None:
         """Raises UsageError if changes that came after an export may not be among the slices that follow its cutoff.
 
-        A position that the source holds is behind every registered slice; one of files may be older.
+        A position that the source holds is after every registered slice; one of files may be older.
         """
         if self.export is None:
             return
@@ -157,7 +157,9 @@ class SnapshotRows:
             return self._deleted_slices(row, 0) or self._incomparable(row, cutoff)
         published = row.cutoff_offset or ""
         if cutoff.offset < published:
-            return f"the table's last snapshot is of a later position, {published}, and may have mended what was lost"
+            return (
+                f"the table's last snapshot is of a later position, {published}, and may have corrected what was lost"
+            )
         fence = self.store.snapshots.fence_at(row.table_id, cutoff.offset)
         return self._deleted_slices(row, fence) or self._unread_changes(row, cutoff, fence)
 

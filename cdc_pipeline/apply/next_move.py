@@ -236,8 +236,8 @@ def _of_claim(claim: Claim, after_fence: Sequence[RegisteredSlice]) -> tuple[Reg
     if [row.number for row in slices] != list(range(claim.first_number, claim.last_number + 1)):
         raise FenceMismatch(
             f"the open claim {claim.claim_id} takes slices {claim.first_number} to {claim.last_number},"
-            f" behind the lake's end there are {len(after_fence)} others",
-            expected="a claim that begins right behind the lake's end",
+            f" after the lake's end there are {len(after_fence)} others",
+            expected="a claim that begins right after the lake's end",
             remedy="the lake was changed by somebody else: take a new snapshot of this table",
         )
     return slices

@@ -159,7 +159,7 @@ class CutChain:
         if decided is None:
             raise RegistryError(
                 f"the cut file that decided the cut at {boundary.position} is gone",
-                expected="every cut file behind the base of the chain",
+                expected="every cut file after the base of the chain",
                 remedy="bring the objects under cdc-event/ back, or run cdc rebuild: nothing was deleted",
             )
         identities = {identity.table_uuid: identity for identity in self._identities().values()}

@@ -100,7 +100,7 @@ class S3Calls:
         return ObjectStoreAway(
             f"{doing} under {self._url} failed: {error}",
             expected="credentials that are valid now",
-            remedy="mend what refreshes the credentials, such as the machine's role, or this machine's clock",
+            remedy="correct what refreshes the credentials, such as the machine's role, or this machine's clock",
         )
 
 

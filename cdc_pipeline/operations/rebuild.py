@@ -218,7 +218,7 @@ def _read_again(chain: CutChain, chain_position: str) -> CutFile:
 def _cleaned_meanwhile(found: str) -> RegistryError:
     return RegistryError(
         found,
-        expected="every cut file behind the base of the chain",
+        expected="every cut file after the base of the chain",
         remedy="run cdc rebuild again when no cdc clean runs: nothing was changed",
     )
 

@@ -53,7 +53,7 @@ class Rewind:
             if target is None:
                 raise UsageError(
                     f"nothing of {table} was applied at or before {to}",
-                    expected="a position behind the cutoff of its last snapshot, whose slices are kept (keep.slices)",
+                    expected="a position after the cutoff of its last snapshot, whose slices are kept (keep.slices)",
                     remedy="look at cdc sql claims, or take a new snapshot",
                 )
             self._check_slice_files(row.table_id, target.number + 1, row.next_slice_number - 1)
@@ -71,7 +71,7 @@ class Rewind:
             except ObjectMissing as error:
                 raise SliceDamaged(
                     f"the slice file {row.path} is gone, and would be needed again",
-                    expected="every slice file behind the position to go back to",
+                    expected="every slice file after the position to go back to",
                     remedy="choose a later position, or take a new snapshot",
                 ) from error
 

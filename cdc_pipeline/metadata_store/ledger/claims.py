@@ -212,7 +212,7 @@ def _check_next(connection: Connection, table_id: int, numbers: list[int]) -> No
         raise RegistryError(
             f"slice {waiting} of table {table_id} is not applied yet",
             expected=f"nothing that waits before slice {first}",
-            remedy="ask for the next slices behind the last applied one",
+            remedy="ask for the next slices after the last applied one",
         )
 
 

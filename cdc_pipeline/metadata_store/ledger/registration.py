@@ -175,7 +175,7 @@ def _check_continues(connection: Connection, cut: Cut, partitions: Sequence[Row[
             )
     last = connection.scalar(select(func.max(_BOUNDARY.c.position)).where(_BOUNDARY.c.stream == cut.stream))
     if last is not None and cut.position < last:
-        raise RegistryError(f"the cut of {cut.stream} is at {cut.position}", expected=f"a position behind {last}")
+        raise RegistryError(f"the cut of {cut.stream} is at {cut.position}", expected=f"a position after {last}")
     labels = [Label(start=row.label_start, end=row.label_end) for row in partitions if row.label_start is not None]
     if labels and cut.label < max(labels):
         raise RegistryError(f"the cut of {cut.stream} has the label {cut.label}", expected=f"{max(labels)} or later")

@@ -120,7 +120,7 @@ class StaleTables:
             if position < registered:
                 raise RegistryError(
                     f"the source's log is at {position}",
-                    expected=f"a position behind {registered}, up to which the stream is registered",
+                    expected=f"a position after {registered}, up to which the stream is registered",
                     remedy="somebody else reads the stream: stop the consumer, then try again",
                 )
             connection.execute(

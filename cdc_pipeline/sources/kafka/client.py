@@ -66,7 +66,7 @@ class KafkaClient:
         except KafkaException as error:
             raise SettingsError(
                 f"the Kafka client refuses its settings: {error.args[0].str()}",
-                remedy="mend source in pipeline.yml",
+                remedy="correct source in pipeline.yml",
             ) from error
 
     @property
@@ -116,11 +116,11 @@ class KafkaClient:
             raise SourceError(
                 f"the Kafka brokers {self.servers} refuse: {cause.str()}",
                 expected="a user who may read and describe the topics",
-                remedy="mend security, username, password or the certificates of source, or the user's rights",
+                remedy="correct security, username, password or the certificates of source, or the user's rights",
             )
         raise SourceAway(
             f"the Kafka brokers {self.servers} do not answer: {cause.str()}",
-            remedy="start them, or mend source.servers in pipeline.yml",
+            remedy="start them, or correct source.servers in pipeline.yml",
         )
 
     def close(self) -> None:
@@ -170,5 +170,5 @@ def _read(name: str | None, folder: Path) -> str:
         raise SettingsError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}",
             expected="the file with the password of the Kafka user",
-            remedy="mend source.password_file in pipeline.yml",
+            remedy="correct source.password_file in pipeline.yml",
         ) from error

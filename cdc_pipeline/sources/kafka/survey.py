@@ -85,7 +85,7 @@ class TopicSurvey(EventsSurvey):
             name: SourceError(
                 why,
                 expected=f"every record of the topics of {name}",
-                remedy="mend source.topic or the topic's cleanup.policy; or write begin: kept (compacted: upserts)"
+                remedy="correct source.topic or the topic's cleanup.policy; or write begin: kept (compacted: upserts)"
                 f" under source, if what is kept has every row. If it has not: {_AGAIN}",
             )
             for name, why in gaps.items()

@@ -84,7 +84,7 @@ class StreamCalls:
             raise SourceAway(
                 f"{doing} failed for {TIMEOUT}: {error}",
                 expected="credentials that are valid now",
-                remedy="mend what refreshes the credentials, such as the machine's role, or this machine's clock",
+                remedy="correct what refreshes the credentials, such as the machine's role, or this machine's clock",
             ) from error
 
 
@@ -103,7 +103,7 @@ def _failure(doing: str, error: BotoCoreError) -> CdcError:
             f"{doing} failed: {error}", expected="credentials that may read the stream", remedy=_REMEDY
         )
     return SettingsError(
-        f"{doing} failed: {error}", remedy="mend region, endpoint or profile of source in pipeline.yml"
+        f"{doing} failed: {error}", remedy="correct region, endpoint or profile of source in pipeline.yml"
     )
 
 
@@ -176,7 +176,7 @@ def connected(service: str, settings: AwsStreams, folder: Path) -> Any:
         raise SettingsError(
             f"AWS's client refuses its settings: {error}",
             expected="a region, and an endpoint that is a URL if there is one",
-            remedy="mend region, endpoint, profile or credentials_file of source in pipeline.yml",
+            remedy="correct region, endpoint, profile or credentials_file of source in pipeline.yml",
         ) from error
     return client
 

@@ -81,7 +81,7 @@ class ShardSurvey(EventsSurvey):
                 found[table] = SourceError(
                     why,
                     expected=f"every change of {table}",
-                    remedy="mend source.stream or the stream; or write begin: kept under source, if what is kept has"
+                    remedy="correct source.stream or the stream; or write begin: kept under source, if what is kept has"
                     " every row",
                 )
         return found

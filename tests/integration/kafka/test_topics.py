@@ -288,5 +288,5 @@ def test_records_that_were_damaged_on_the_brokers_disk_are_refused_by_partition_
 
 def test_brokers_that_do_not_answer_are_an_outage_with_a_remedy(tmp_path: Path, store_url: str) -> None:
     feed = TopicFeed(folder=tmp_path, store_url=store_url, servers="127.0.0.1:1", tables=TABLES)
-    with pytest.raises(SourceAway, match=r"127.0.0.1:1 do not answer.*mend source.servers"):
+    with pytest.raises(SourceAway, match=r"127.0.0.1:1 do not answer.*correct source.servers"):
         feed.set_up()

@@ -217,7 +217,7 @@ def test_a_server_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
 def test_credentials_of_a_profile_are_in_the_file_that_is_named(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("[cdc]\naws_access_key_id = a\naws_secret_access_key = hidden\n")
     KinesisClient(settings(profile="cdc", credentials_file="keys"), tmp_path)
-    with pytest.raises(SettingsError, match=r"nobody.*mend region, endpoint, profile or credentials_file") as caught:
+    with pytest.raises(SettingsError, match=r"nobody.*correct region, endpoint, profile or credentials_file") as caught:
         KinesisClient(settings(profile="nobody", credentials_file="keys"), tmp_path)
     assert "hidden" not in str(caught.value)
 

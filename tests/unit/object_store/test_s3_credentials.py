@@ -37,7 +37,7 @@ def opened() -> S3ObjectStore:
 
 def test_credentials_that_are_refreshed_and_still_expired_are_an_outage(answer: Path) -> None:
     answer.write_text(json.dumps({**KEYS, "Expiration": "2020-01-01T00:00:00Z"}))
-    with pytest.raises(ObjectStoreAway, match=r"under s3://lake failed: .*still expired.*valid now; mend") as caught:
+    with pytest.raises(ObjectStoreAway, match=r"under s3://lake failed: .*still expired.*valid now; correct") as caught:
         opened()
     assert "hidden" not in str(caught.value)
 
@@ -52,7 +52,7 @@ def test_credentials_that_expire_later_are_an_outage_of_each_call(answer: Path) 
             call()
     answer.unlink()
     for call in (objects.filesystem, lambda: objects.get("key")):
-        with pytest.raises(ObjectStoreAway, match=r"(?s)No such file.*mend what refreshes the credentials"):
+        with pytest.raises(ObjectStoreAway, match=r"(?s)No such file.*correct what refreshes the credentials"):
             call()
 
 

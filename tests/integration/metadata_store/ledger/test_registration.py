@@ -154,7 +154,7 @@ def slice_of_an_empty_range(shop: Shop) -> Cut:
     ("make", "words"),
     [
         (backwards_label, "or later"),
-        (backwards_position, "a position behind"),
+        (backwards_position, "a position after"),
         (half_the_partitions, "each once"),
         (unknown_table, "tables of the stream shop"),
         (slice_of_an_empty_range, "slice_range"),
