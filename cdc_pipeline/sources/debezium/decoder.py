@@ -20,7 +20,13 @@ from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, at
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
 from cdc_pipeline.sources.debezium.plain_events import Adding, Part, PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
-from cdc_pipeline.sources.debezium.sent_again import changes_again, check_server, is_repeated, version_elsewhere
+from cdc_pipeline.sources.debezium.sent_again import (
+    begin_place,
+    changes_again,
+    check_server,
+    is_repeated,
+    version_elsewhere,
+)
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 from cdc_pipeline.sources.protocol import TableEvents
@@ -197,7 +203,7 @@ class DebeziumDecoder:
             earlier = version_elsewhere(event, own, raw.place, before_it) if own < before else ""
             changes = changes_again(event, changes, layout, memory, adding.following)
         else:
-            memory.end_again()
+            begin_place(event, changes, layout, memory)
         for change in changes:
             is_early = earlier and change.operation in _DELETING
             if not is_early or earlier >= memory.horizon.version:

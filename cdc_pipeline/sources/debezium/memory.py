@@ -69,7 +69,8 @@ class PartitionMemory:
     its events at `position`, None if they are not known; `order`: the highest `total_order` of those. `servers`: those
     of MySQL or MariaDB that wrote the events, for tables whose events are compared by position. `has_updates`: whether
     an update with its row was read since the start. `texts`: which fields of `order_by` are texts. `written_again`: the
-    ids of rows whose inserts and updates were sent again since the last event at `position`; None if they are unknown.
+    ids of rows whose inserts and updates were sent again since the last event at `position`, or are at `position` where
+    events of one transaction may share it; None if they are unknown.
     """
 
     position: int = 0

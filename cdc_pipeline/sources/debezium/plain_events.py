@@ -131,6 +131,8 @@ class PlainTable:
             return 0
         memory.event, memory.position = events[-1], positions[-1]
         memory.end_again()
+        if not self.alone and not is_exact(events[0]):
+            memory.written_again = None  # later changes may share the last place in the log
         memory.has_updates = memory.has_updates or any(event.operation == "u" for event in events)
         adding.go_on_by(self.layout.name, memory, positions)
         operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]

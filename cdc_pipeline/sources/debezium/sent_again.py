@@ -77,23 +77,35 @@ def changes_again(
     memory: PartitionMemory,
     following: Callable[[], EnvelopeEvent | None],
 ) -> tuple[Change, ...]:
-    """Returns the changes of a line that is sent again, in a stream of several partitions.
+    """Returns the changes of a line that is sent again, or at the place of the one before it, in several partitions.
 
-    The delete event of a key change becomes a delete if its row was written again, or may have been: that row has a
+    The delete event of a key change becomes a delete if its row was written there, or may have been: that row has a
     version above the create event's, which deletes at its own place in the log if it is in another stream partition.
     `following`: returns the next event. If it is that create event, the order of the lines decides.
     """
-    if not is_exact(event) or layout.schema.is_keyless:
+    if layout.schema.is_keyless:
         return changes
     if event.operation == "d" and not changes:
         delete = delete_of(event, layout)
-        may_stand = memory.written_again is None or _id_of(delete, layout) in memory.written_again
+        is_near = is_exact(event) or source_position(event) == memory.position
+        may_stand = is_near and (memory.written_again is None or _id_of(delete, layout) in memory.written_again)
         return (delete,) if may_stand and not is_other_half(following(), event, layout) else ()
+    _note_written(changes, layout, memory)
+    return changes
+
+
+def begin_place(event: EnvelopeEvent, changes: tuple[Change, ...], layout: Layout, memory: PartitionMemory) -> None:
+    """Forgets which rows were written again, at an event that is sent first. Later ones may share an inexact place."""
+    memory.end_again()
+    if not (layout.schema.is_keyless or is_exact(event)):
+        _note_written(changes, layout, memory)
+
+
+def _note_written(changes: tuple[Change, ...], layout: Layout, memory: PartitionMemory) -> None:
     if memory.written_again is not None:
         memory.written_again.update(_id_of(change, layout) for change in changes if change.operation in _WRITING)
         if len(memory.written_again) > _MOST_IDS:
             memory.written_again = None
-    return changes
 
 
 def _id_of(change: Change, layout: Layout) -> str:

@@ -128,3 +128,55 @@ def test_in_one_partition_the_order_of_the_lines_decides() -> None:
     reader = Decoding(TABLE)
     assert table_after([*story, *story], reader) == {2: "row 2 at 60"}
     assert table_after([insert(0, 10, 1), truncate(0, 5)], Decoding(TABLE)) == {}
+
+
+BY_COMMIT: dict[str, dict[str, str]] = {
+    "db2": {"commit_lsn": "00000025:00000d98:00ac"},
+    "oracle": {"commit_scn": "12", "scn": "11"},
+    "informix": {},
+}
+
+
+def of_one_commit(connector: str, sent: list[Sent]) -> list[Sent]:
+    """The same events of a connector that gives all of a transaction, or of a part of it, one place in its log."""
+    source = {"connector": connector, "db": "shop", "schema": "public", "table": "orders", "ts_ms": 1_700_000_000_000}
+    return [
+        Sent(
+            partition=each.partition,
+            value={**each.value, "source": source | BY_COMMIT[connector]},
+            headers=each.headers,
+        )
+        for each in sent
+    ]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "sent again"])
+@pytest.mark.parametrize("rows_before", [1, 9])
+@pytest.mark.parametrize("connector", BY_COMMIT)
+def test_a_key_change_behind_another_write_of_its_transaction_takes_the_old_row_away(
+    connector: str, rows_before: int, *, again: bool
+) -> None:
+    written = [insert(0, 10, number) for number in range(8 - rows_before, 8)]
+    story = of_one_commit(connector, [*written, *key_change((0, 1), 10, 7, 2), insert(0, 10, 30)])
+    left = {each.value["after"]["id"] for each in written} - {7} | {2, 30}
+    assert table_after(story * 2 if again else story).keys() == left
+
+
+@pytest.mark.parametrize("connector", BY_COMMIT)
+def test_key_changes_of_one_transaction_keep_the_values_that_they_leave_out(connector: str) -> None:
+    """A delete of its own, at the place of the old half, would be newer than the move, which then takes nothing."""
+    changes = [half for old in (3, 5, 7) for half in key_change((0, 1), 10, old, old + 1)]
+    reader = Decoding(TABLE, partitions=2)
+    assert table_after(of_one_commit(connector, changes), reader).keys() == {4, 6, 8}
+    assert [(row["_cdc_op"], row["id"]) for row in reader.rows] == [
+        (op, number) for old in (3, 5, 7) for op, number in (("d", old), ("m", old + 1))
+    ]
+
+
+@pytest.mark.parametrize("connector", BY_COMMIT)
+def test_both_halves_in_one_partition_keep_the_order_of_their_lines(connector: str) -> None:
+    reader = Decoding(TABLE, partitions=2)
+    story = of_one_commit(connector, [insert(0, 10, 7), *key_change((0, 0), 10, 7, 2)])
+    with_headers = [reader.record(each.value, headers=each.headers) for each in story]
+    reader.send_lines(with_headers)
+    assert [(row["_cdc_op"], row["id"]) for row in reader.rows] == [("i", 7), ("d", 7), ("m", 2)]
