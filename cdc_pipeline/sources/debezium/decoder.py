@@ -212,8 +212,10 @@ class DebeziumDecoder:
         return None
 
     def _why_skipped(self, event: EnvelopeEvent, memory: PartitionMemory, own: int, layout: Layout) -> str | None:
-        if not self._sequence_by and not (self._alone and layout.schema.key):
-            check_server(event, memory, own, layout.name)
+        if not self._sequence_by:
+            of_table = (known for (_, name), known in self._memory.items() if name == layout.name)
+            by_line = self._alone and not layout.schema.is_keyless
+            check_server(event, memory, own, layout.name, None if by_line else of_table)
         if not layout.schema.key and is_repeated(event, memory, in_order=not self._sequence_by):
             return "row that was sent twice"
         if event.operation == "u":

@@ -67,10 +67,11 @@ class PartitionMemory:
     `position`: the highest source position. `event`: the last event. For a keyless table, `position` leaves out rows of
     a Debezium snapshot, since changes that the snapshot did not see may have lower positions; `rows`: the digests of
     its events at `position`, None if they are not known; `order`: the highest `total_order` of those. `servers`: those
-    of MySQL or MariaDB that wrote the events, for tables whose events are compared by position. `has_updates`: whether
-    an update with its row was read since the start. `texts`: which fields of `order_by` are texts. `written_again`: the
-    ids of rows whose inserts and updates were sent again since the last event at `position`, or are at `position` where
-    events of one transaction may share it; None if they are unknown.
+    of MySQL or MariaDB that wrote the events; the negative number of one whose positions are below those of the others,
+    which the order of the lines allowed in a stream of one partition. `has_updates`: whether an update with its row was
+    read since the start. `texts`: which fields of `order_by` are texts. `written_again`: the ids of rows whose inserts
+    and updates were sent again since the last event at `position`, or are at `position` where events of one transaction
+    may share it; None if they are unknown.
     """
 
     position: int = 0

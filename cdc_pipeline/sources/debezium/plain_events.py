@@ -118,7 +118,7 @@ class PlainTable:
         """Adds the next events up to one that may hide a value or change its id. Returns how many it added."""
         rows = self._rows(events)
         events = events[: len(rows)]
-        if not rows or not (self.alone or self._are_of_known_servers(events)):
+        if not rows or not self._are_of_known_servers(events):
             return 0
         first, end = adding.place, adding.place + len(events)
         memory, raws = self.memory, [line.raw for line in adding.lines[first:end]]
@@ -142,7 +142,9 @@ class PlainTable:
     def _are_of_known_servers(self, events: Sequence[EnvelopeEvent]) -> bool:
         if "server_id" not in events[0].source:
             return True
-        known = (*self.memory.servers, 0, None)
+        known = {*self.memory.servers, 0, None}
+        if self.alone and source_position(events[-1]) < self.memory.position:
+            known.update(-server for server in self.memory.servers)
         return all(event.source.get("server_id") in known for event in events)
 
     def _rows(self, events: Sequence[EnvelopeEvent]) -> Sequence[Fields]:

@@ -1,6 +1,6 @@
 """Events that are sent again, and how they differ from those of another server, which has a log of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
@@ -41,21 +41,31 @@ def distinction(event: EnvelopeEvent) -> list[object]:
     return [value for value in _values(event, _distinguishing(event)) if value is not None]
 
 
-def check_server(event: EnvelopeEvent, memory: PartitionMemory, own: int, table: str) -> None:
+def check_server(
+    event: EnvelopeEvent, memory: PartitionMemory, own: int, table: str, others: Iterable[PartitionMemory] | None
+) -> None:
     """Records the server of MySQL or MariaDB that wrote an event.
 
-    Raises SourceError for a new one whose positions are below those of the others: they cannot be compared.
+    Raises SourceError for a new one whose positions are below those of the others: they cannot be compared. `others`:
+    what is known of the table in each stream partition; None if the order of the lines decides. Then such a server is
+    recorded too: in several stream partitions, which there may be later, it is refused.
     """
     server = event.source.get("server_id")
     if type(server) is not int or server <= 0 or server in memory.servers or event.is_of_snapshot:
         return
-    if memory.servers and own < memory.position and is_exact(event):
+    lower = (each for each in others or () if -server in each.servers)
+    passed = (each for each in (memory, *lower) if each.servers and own < each.position)
+    known = next(passed, None) if is_exact(event) else None
+    if known is None:
+        memory.servers = (*(each for each in memory.servers if each != -server), server)
+    elif others is not None:
         raise SourceError(
             f"events of {table} come from the server {server}, at lower places in its log than those before",
-            expected=f"the log of the server {', '.join(map(str, memory.servers))}",
+            expected=f"the log of the server {', '.join(str(each) for each in known.servers if each > 0)}",
             remedy="begin a new pipeline with events of the new server, which has a snapshot of its rows first",
         )
-    memory.servers += (server,)
+    elif -server not in memory.servers:
+        memory.servers += (-server,)
 
 
 def version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: EnvelopeEvent | None) -> str:

@@ -7,7 +7,7 @@ import pytest
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
-from tests.support.decoding import Decoding
+from tests.support.decoding import Decoding, orders
 
 EVENTS = TableName.parse("shop.shop.ev")
 KEYED = TableSettings(name=str(EVENTS), id=("id",), columns={"id": "int8"})
@@ -66,3 +66,41 @@ def test_in_a_table_with_an_id_and_one_partition_no_place_counts() -> None:
     reader = Decoding(KEYED)
     reader.send(mysql(OLD, 400, 1, 1), mysql(NEW, 400, 2, 2))
     assert (ids(reader), reader.refused) == ([1, 2], [])
+
+
+def after_a_failover(*more: dict[str, Any]) -> Decoding:
+    """A stream of one partition, which went on with another server at lower places and has two partitions now."""
+    reader = Decoding(KEYED)
+    reader.send(*(mysql(OLD, 400 + each, each, 1) for each in range(8)))
+    reader.send(*(mysql(NEW, 400 + each, each, 2) for each in range(8)))
+    reader.send(mysql(NEW, 500, 8, 3), *more)
+    assert reader.refused == []
+    return Decoding(KEYED, orders(), partitions=2, registered=reader.registered)
+
+
+@pytest.mark.parametrize("server", [2, 3])
+@pytest.mark.parametrize(("op", "partition"), [("u", 1), ("c", 1), ("u", 0), ("t", 0), ("t", 1)])
+def test_lower_places_that_one_partition_accepted_are_refused_in_several(server: int, op: str, partition: int) -> None:
+    """Rows from before have versions at the higher places, above which nothing of the new server would be."""
+    grown = after_a_failover()
+    grown.send(mysql(NEW, 600, 2, server, op=op), mysql(NEW, 700, 2, server), partition=partition)
+    assert grown.rows == []
+    expected = f"come from the server {server}, at lower places in its log than those before"
+    assert [expected in why and "the log of the server 1" in why for why in grown.refused] == [True, True]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_server_whose_log_has_passed_the_one_before_goes_on(partition: int) -> None:
+    later = after_a_failover()
+    later.send(mysql(OLD, 600, 2, 2), partition=partition)
+    passed = after_a_failover(mysql(OLD, 800, 2, 2))
+    passed.send(mysql(OLD, 700, 2, 2), partition=partition)
+    assert (ids(later), ids(passed), later.refused, passed.refused) == ([2], [2], [], [])
+
+
+def test_servers_with_one_log_are_refused_in_no_partition() -> None:
+    """Lines that one server copied from others name those, and come later in one stream partition than in another."""
+    reader = Decoding(KEYED, partitions=2)
+    reader.send(mysql(OLD, 400, 1, 1), mysql(OLD, 500, 2, 2), mysql(OLD, 600, 3, 1))
+    reader.send(mysql(OLD, 450, 4, 2), mysql(OLD, 550, 5, 3), partition=1)
+    assert (ids(reader), reader.refused) == ([1, 2, 3, 4, 5], [])
