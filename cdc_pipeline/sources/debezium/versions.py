@@ -17,6 +17,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, parsed_json
 from cdc_pipeline.sources.version_text import prefixed_texts
 
+_POSTGRES = "postgresql"
 _HALF_BITS = 64
 _ROW_BITS = 32
 _POSITION_DIGITS = 32
@@ -66,8 +67,9 @@ def source_position(event: EnvelopeEvent) -> int:
     """Returns the event's position in its source's log, comparable between stream partitions; 0 if it has none.
 
     PostgreSQL: (last commit before it, its own LSN), since transactions come in the order of their commits, not of
-    their writes. Oracle: (SCN of the commit, its own SCN). SQL Server and Db2: the LSN of the commit. Sources with log
-    files: (file number, position, row). MongoDB: (time, order in the second). Others: the time in milliseconds.
+    their writes; a row of an incremental snapshot has those of the last change. Oracle: (SCN of the commit, its own
+    SCN). SQL Server and Db2: the LSN of the commit. Sources with log files: (file number, position, row). MongoDB:
+    (time, order in the second). Others: the time in milliseconds.
     """
     source = event.source
     if "scn" in source or "commit_scn" in source or "commit_lsn" in source:
@@ -75,6 +77,8 @@ def source_position(event: EnvelopeEvent) -> int:
         if of_commit is not None:
             return of_commit
     own = _whole(source.get("lsn"))
+    if own is None and source.get("connector") == _POSTGRES:
+        own = _lsn_before(source.get("sequence"))
     if own is not None:
         committed = _last_commit(source.get("sequence"))
         return (own if committed is None else committed) << _HALF_BITS | own
@@ -251,6 +255,12 @@ def _last_commit(sequence_text: object) -> int | None:
         return _whole(found[1])
     items = _list_in(sequence_text) if isinstance(sequence_text, str) else None
     return _whole(items[0]) if items else None
+
+
+def _lsn_before(sequence_text: object) -> int | None:
+    """Returns the LSN of the last change, as `source.sequence` shows it in a row of an incremental snapshot."""
+    items = _filled(_list_in(sequence_text) or []) if isinstance(sequence_text, str) else []
+    return _whole(items[-1]) if items else None
 
 
 def _whole(value: object) -> int | None:

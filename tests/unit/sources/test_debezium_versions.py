@@ -178,3 +178,12 @@ def test_an_endless_name_of_a_log_takes_no_time_and_tells_no_place() -> None:
     assert source_position(event({"file": "z" * 100_000, "pos": 1, "ts_ms": 7})) == 7
     assert source_position(event({"file": "bin." + "9" * 900, "pos": 1, "ts_ms": 7})) == 7
     assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize("shown", ['["90","120"]', '["90",null]', '[null,"120"]'])
+def test_a_row_of_an_incremental_snapshot_has_the_place_of_the_change_before_it(shown: str) -> None:
+    """PostgreSQL's connector leaves the LSN out of such a row, and `sequence` shows those of the last change."""
+    place = {"connector": "postgresql", "snapshot": "incremental", "ts_ms": 1_768_000_000_000, "sequence": shown}
+    read = source_position(event({**place, "lsn": None, "txId": None}, op="r"))
+    older, newer = ({"lsn": lsn, "sequence": json.dumps([str(lsn - 40), str(lsn)])} for lsn in (80, 200))
+    assert source_position(event(older)) < read < source_position(event(newer))
