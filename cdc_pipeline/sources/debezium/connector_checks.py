@@ -12,15 +12,18 @@ log = structlog.get_logger()
 
 _DOUBLE_DIGITS = 17
 """The most digits that a double is written with."""
+_CUT_TIMES = ("org.apache.kafka.connect.data.Time", "org.apache.kafka.connect.data.Timestamp")
+"""Of milliseconds, whatever the source's column has."""
 
 
 class ConnectorWatch:
-    """Looks at events for the two settings that only values show, and warns once per table.
+    """Looks at events for settings that only values or their schemas show, and warns once per table.
 
     `value.converter.replace.null.with.default`: where a schema has a column that may be NULL and has a default, a value
     that equals the default may stand for NULL. One NULL in such a column shows that the connector sends NULL.
     `decimal.handling.mode = double`, in events without schemas: a number where the other modes write a text. A number
     with more digits than a double has, or a whole one, shows that the number is exact (`decimal.format = NUMERIC`).
+    `time.precision.mode = connect`, in events with schemas: the type of a time.
     """
 
     def __init__(self) -> None:
@@ -45,6 +48,7 @@ class ConnectorWatch:
 
     def _begin(self, layout: Layout) -> None:
         table = layout.name
+        self._look_for_milliseconds(layout)
         defaults = {
             name: field["default"]
             for name, field in layout.fields.items()
@@ -55,6 +59,19 @@ class ConnectorWatch:
         decimals = tuple(column.name for column in layout.schema.columns if column.type.startswith("numeric"))
         if decimals and not layout.fields and (table, "decimal") not in self._settled:
             self._decimals[table] = decimals
+
+    def _look_for_milliseconds(self, layout: Layout) -> None:
+        cut = [name for name, field in layout.fields.items() if field.get("name") in _CUT_TIMES]
+        if cut and (layout.name, "time") not in self._settled:
+            self._settled.add((layout.name, "time"))
+            log.warning(
+                "times may be cut to milliseconds",
+                table=layout.name,
+                column=cut[0],
+                found=f"the type {layout.fields[cut[0]]['name']}",
+                expected="time.precision.mode = adaptive in the connector, for a column with microseconds",
+                remedy="set it and have the rows sent again, unless the source's columns have milliseconds alone",
+            )
 
     def _look_for_null(self, event: EnvelopeEvent, table: str) -> None:
         for name, default in self._defaults.get(table, {}).items():

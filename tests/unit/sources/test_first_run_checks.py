@@ -76,6 +76,27 @@ def test_the_recording_of_a_connector_that_replaced_null_is_warned_of(tmp_path: 
     assert warned == ["NULL may arrive as the column's default"]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_warned"),
+    [
+        ("org.apache.kafka.connect.data.Timestamp", True),
+        ("org.apache.kafka.connect.data.Time", True),
+        ("org.apache.kafka.connect.data.Date", False),
+        ("io.debezium.time.Timestamp", False),
+        ("io.debezium.time.MicroTimestamp", False),
+    ],
+)
+def test_a_connector_that_cuts_times_to_milliseconds_is_warned_of_once(
+    name: str, *, is_warned: bool, tmp_path: Path
+) -> None:
+    field = {"field": "n", "type": "int64", "name": name}
+    events = [event({"id": number, "n": number}, ID, field) for number in range(3)]
+    wider = event({"id": 4, "n": 4, "more": 1}, ID, field, {"field": "more", "type": "int32"})
+    found, warned = read(tmp_path, *events, wider, table={"id": ["id"]})
+    assert warned == (["times may be cut to milliseconds"] if is_warned else [])
+    assert len(found.changes) == 4
+
+
 DOUBLE = {"field": "price", "type": "double"}
 PROPAGATED = DOUBLE | {"parameters": {"__debezium.source.column.type": "NUMERIC"}}
 
