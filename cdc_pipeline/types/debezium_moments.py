@@ -129,6 +129,20 @@ def microseconds(value: object, tick: int) -> int:
     return found
 
 
+def with_nanoseconds(render: Callable[[object], str], tick: int) -> Callable[[object], str]:
+    """Returns a function for a column of texts, which hold the fractions of a microsecond that `render` refuses."""
+
+    def text(value: object) -> str:
+        if tick != 1 or type(value) is not int or not value % _NANOSECONDS:
+            return render(value)
+        rest = value % _NANOSECONDS
+        render(value - rest + _NANOSECONDS)  # refuses what is less than a microsecond behind the last time
+        shown, _, fraction = render(value - rest).partition(".")
+        return f"{shown}.{fraction.ljust(_MICROSECONDS_DIGITS, '0')}{rest:03d}".rstrip("0")
+
+    return text
+
+
 def as_integer(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise Unfit

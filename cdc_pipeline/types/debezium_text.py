@@ -16,6 +16,7 @@ from cdc_pipeline.types.debezium_moments import (
     interval_text,
     time_text,
     timestamp_text,
+    with_nanoseconds,
     zoned_time_text,
     zoned_timestamp_text,
 )
@@ -86,7 +87,7 @@ def _text_renderer(field: Field | None) -> Render:
     """Returns the function for a column of texts: what the field's own type prints, since numbers may encode it."""
     own = None if field is None else _OWN_TYPES.get(str(field.get("name")))
     if own is not None:
-        return renderer(own, field)
+        return with_nanoseconds(renderer(own, field), _tick("", field))
     return _text_of_octets if field is not None and field.get("type") == "bytes" else _text
 
 
