@@ -49,7 +49,7 @@ class TableRecords:
             raise Undecodable("has no NewImage: the row is missing")
         return EnvelopeEvent(
             operation=operation,
-            value={"op": operation, "before": self._row(before, table), "after": self._row(after, table)},
+            value={"op": operation, "before": self._old_row(before, table), "after": self._row(after, table)},
             source={"schema": table.table.schema, "table": table.table.table, "connector": "dynamodb"},
             key=None,
             headers=None,
@@ -70,14 +70,33 @@ class TableRecords:
             row[self.rest_column] = _WRITER.encode(rest).decode() if rest else None
         return row
 
+    def _old_row(self, image: object, table: TableSettings) -> Fields | None:
+        """Returns an old item without its texts that are no JSON and not of the id: only the id is needed."""
+        if not isinstance(image, dict):
+            return None
+        unfit = {
+            name
+            for name in image.keys() & table.columns.keys() - set(table.id)
+            if _is_no_json(image[name], table.columns[name])
+        }
+        row = self._row({name: typed for name, typed in image.items() if name not in unfit}, table) or {}
+        return {name: value for name, value in row.items() if name not in unfit}
+
 
 def _value(typed: object, name: str, type_name: str) -> object:
     """Returns the value of a column: maps, lists and sets as JSON. Raises Undecodable for a text that is none."""
-    (kind, _) = _parts(typed)
-    plain = _plain(typed)
-    if kind == "S" and _is_json(type_name) and isinstance(attempt(partial(parsed_json, plain)), LineRefused):
+    if _is_no_json(typed, type_name):
         raise Undecodable(f"has a text in {name} that is no JSON")
+    (kind, _), plain = _parts(typed), _plain(typed)
     return _WRITER.encode(plain).decode() if kind in _NESTED else plain
+
+
+def _is_no_json(typed: object, type_name: str) -> bool:
+    """Returns whether the value is a text that is no JSON, in a column of JSON."""
+    kind, value = _parts(typed)
+    if not (kind == "S" and isinstance(value, str) and _is_json(type_name)):
+        return False
+    return isinstance(attempt(partial(parsed_json, value)), LineRefused)
 
 
 @cache

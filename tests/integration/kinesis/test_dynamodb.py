@@ -14,7 +14,7 @@ import pytest
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings, TableSettings
 from cdc_pipeline.settings.aws import DynamodbSource
-from cdc_pipeline.sources.debezium.changes import changes_of
+from cdc_pipeline.sources.debezium.changes import Change, changes_of
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
@@ -162,13 +162,16 @@ def content_in(table: TableSettings, text: bytes) -> Any:
     return TableRecords(tables={"orders": table}, rest_column=None).content(raw)
 
 
+def changes_in(table: TableSettings, event: object) -> tuple[Change, ...]:
+    assert isinstance(event, EnvelopeEvent), event
+    layout = DebeziumTables([table], {}).layout(event, table)
+    assert layout is not None
+    return changes_of(event, layout, before_it=None, alone=True)
+
+
 def test_a_text_that_equals_debeziums_placeholder_is_a_text() -> None:
     item = {"id": {"S": "a"}, "b": {"S": PLACEHOLDER}}
-    event = content(record("MODIFY", OldImage={"id": {"S": "a"}}, NewImage=item))
-    assert isinstance(event, EnvelopeEvent)
-    layout = DebeziumTables([TABLE], {}).layout(event, TABLE)
-    assert layout is not None
-    (change,) = changes_of(event, layout, before_it=None, alone=True)
+    (change,) = changes_in(TABLE, content(record("MODIFY", OldImage={"id": {"S": "a"}}, NewImage=item)))
     assert (change.values["b"], change.absent) == (PLACEHOLDER, ())
 
 
@@ -196,6 +199,25 @@ def test_a_text_in_a_column_of_json_is_json_or_its_item_is_quarantined(type_name
     *good, word, nothing = (content_in(table, record("INSERT", NewImage=image)) for image in images)
     assert [event.after["b"] for event in good] == ["[1, 2]", "5"]
     assert [str(word), str(nothing)] == ["has a text in b that is no JSON"] * 2
+
+
+@pytest.mark.parametrize("type_name", ["json", "jsonb"])
+def test_of_an_old_item_only_the_id_is_needed(type_name: str) -> None:
+    """Without its mend and its delete, an item whose text was quarantined would stay as it was before."""
+    table = TABLE.model_copy(update={"columns": {"id": "text", "n": "text", "b": type_name}})
+    key = {"id": {"S": "a"}}
+    word, good = ({**key, "n": {"S": "x"}, "b": {"S": text}} for text in ("hello", "[1]"))
+    mended = content_in(table, record("MODIFY", Keys=key, OldImage=word, NewImage=good))
+    assert [change.values for change in changes_in(table, mended)] == [{"id": "a", "n": "x", "b": "[1]"}]
+    removed = content_in(table, record("REMOVE", Keys=key, OldImage=word))
+    assert [change.values for change in changes_in(table, removed)] == [{"id": "a"}]
+    assert mended.before == removed.before == {"id": "a", "n": "x"}
+
+
+def test_an_id_that_is_no_json_is_refused_in_an_old_item_too() -> None:
+    table = TABLE.model_copy(update={"columns": {"id": "jsonb"}})
+    refused = content_in(table, record("REMOVE", OldImage={"id": {"S": "hello"}}))
+    assert str(refused) == "has a text in id that is no JSON"
 
 
 def test_a_removed_item_shows_its_old_values() -> None:
