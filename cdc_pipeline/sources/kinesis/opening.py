@@ -43,12 +43,14 @@ class ReadShard:
 class OtherShards:
     """What a consumer has to know of shards that it does not read. `shown`: the names of all shards of the streams.
 
-    `parents`: registered state of the parents that are not in the consumer's share. `alone`: the whole stream has one
-    partition. `are_ended`: returns whether one of these stream partitions was read to its end by now.
+    `parents`: registered state of the parents that are not in the consumer's share. `hidden`: the names of streams that
+    were read and are not shown. `alone`: the whole stream has one partition. `are_ended`: returns whether one of these
+    stream partitions was read to its end by now.
     """
 
     shown: frozenset[str]
     parents: Mapping[int, PartitionProgress]
+    hidden: frozenset[str]
     alone: bool
     are_ended: Callable[[frozenset[int]], bool]
 
@@ -79,7 +81,7 @@ class ShardOpening:
             commit_time=start.commit_time or EPOCH,
             folders=start.progress.keys,
         )
-        streams = sorted({shard.stream.name for shard in shards.values()})
+        streams = sorted({*others.hidden, *(shard.stream.name for shard in shards.values())})
         awaited = frozenset().union(*(shard.awaits for shard in shards.values()))
         return ShardsStream(
             client=client,

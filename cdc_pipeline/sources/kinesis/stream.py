@@ -127,8 +127,9 @@ class ShardsStream:
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Raises StreamMoved if there is a new shard or another stream, or one shows not every change any more.
 
-        Looks every half minute, and when a shard has ended. Raises SourceAway if it cannot look then: once the end of
-        the last shard is registered without its successors, there is nothing to read, and nobody looks again.
+        Looks every half minute, and when a shard has ended. Raises SourceAway if it cannot look then, StreamMoved if
+        the shard's stream is not shown: once the end of the last shard is registered without its successors, there is
+        nothing to read, and nobody looks again.
         """
         ended = self._count_ended()
         if time.monotonic() >= self._next_check or ended != self._ended:
@@ -157,15 +158,20 @@ class ShardsStream:
                     raise
                 log.warning("new shards not looked for", found=error.found)
                 return
-            shards = {} if stream is None else stream.shards
-            new = {shard_name(name, shard) for shard in shards} - self._shown
+            lines = [each for each in self._lines.values() if each.records.stream.name == name]
+            if stream is None:
+                if is_needed and any(each.is_done for each in lines):
+                    raise StreamMoved(
+                        f"a shard of {name} has ended, and its successors are not shown",
+                        remedy="the consumer opens the stream again: its shards wait until it is shown",
+                    )
+                continue
+            new = {shard_name(name, shard) for shard in stream.shards} - self._shown
             if new:
                 raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
-            if stream is not None and stream.refusal:
+            if stream.refusal:
                 raise StreamMoved(stream.refusal, remedy="the consumer opens the stream again: its table is stale")
-            for records in (lines.records for lines in self._lines.values()):
-                if stream is None or records.stream.name != name:
-                    continue
+            for records in (each.records for each in lines):
                 if records.stream.identity != stream.identity:
                     raise StreamMoved(
                         f"the stream {name} was deleted and created again",

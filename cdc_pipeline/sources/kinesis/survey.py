@@ -7,7 +7,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import PARTITION_NAME, TableName
+from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
 from cdc_pipeline.sources.kinesis.kept import SurveyedShard, reached
 from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, ShardOpening
@@ -84,7 +84,18 @@ class ShardSurvey(EventsSurvey):
                     remedy="correct source.stream or the stream; or write begin: kept under source, if what is kept has"
                     " every row",
                 )
-        return found
+        return found | self._hidden
+
+    @cached_property
+    def resting(self) -> Mapping[int, SourceError]:
+        """The shards of streams that are not shown: they may be hidden from these credentials, and are read later."""
+        of_stream = {self.stream_of[table]: error for table, error in self._hidden.items()}
+        streams = {
+            number: place.last_position.get(PARTITION_NAME, "").rpartition(" ")[0]
+            for number, place in self.progress.items()
+            if PARTITION_ENDED not in place.last_position
+        }
+        return {number: of_stream[stream] for number, stream in streams.items() if stream in of_stream}
 
     def identities(self, table: TableName) -> Mapping[str, str]:
         stream = self.streams.get(self.stream_of[table])
@@ -104,6 +115,19 @@ class ShardSurvey(EventsSurvey):
             client.close()
             raise
 
+    @cached_property
+    def _hidden(self) -> dict[TableName, SourceError]:
+        """The registered tables whose streams are not shown any more."""
+        return {
+            table: SourceError(
+                f"the stream {self.stream_of[table]} of {table} is not shown to these credentials any more",
+                expected="every stream that was read",
+                remedy=f"let them describe and read it. If it was deleted for good, take {table} out of pipeline.yml",
+            )
+            for table in self.registered
+            if table not in self.stale and self.stream_of[table] not in self.streams
+        }
+
     def _is_live(self, name: TableName) -> bool:
         return name not in self.stale and name not in self.refused
 
@@ -112,6 +136,7 @@ class ShardSurvey(EventsSurvey):
         return OtherShards(
             shown=frozenset(shard_name(name, shard) for name, each in self.streams.items() for shard in each.shards),
             parents={number: place for number, place in self.progress.items() if number in parents and place.offset},
+            hidden=frozenset(self.stream_of[table] for table in self._hidden),
             alone=len(self.stream_partitions) == 1,
             are_ended=lambda numbers: not numbers.isdisjoint(self._ended(self.known.progress())),
         )
@@ -153,7 +178,7 @@ class ShardSurvey(EventsSurvey):
         return {number: replace(shard, awaits=awaited[number]) for number, shard in found.items()}
 
     def _refusals(self, table: TableName) -> Iterator[str]:
-        """Yields why a table that was never read, or whose stream is hidden, cannot be read now."""
+        """Yields why a table that was never read cannot be read now."""
         stream = self.streams.get(self.stream_of[table])
         if table in self.unfit:
             yield self.unfit[table]

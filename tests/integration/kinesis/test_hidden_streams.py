@@ -1,0 +1,117 @@
+"""A stream that is not shown any more waits alone, holds back its tables, and is read once it is shown again."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.kinesis.shards import ShardStream
+from cdc_pipeline.sources.kinesis.survey import ShardSurvey
+from tests.integration.kinesis.test_shared import member
+from tests.integration.kinesis.test_successors import ClosingStreams
+from tests.support.shards import MemoryShard, MemoryStreams, ShardFeed
+
+ORDERS, ITEMS = "public.orders", "public.items"
+
+
+def declared(*names: str) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"name": name, "id": ["id"], "columns": {"id": "int", "note": "text"}} for name in names)
+
+
+@pytest.fixture
+def feed(tmp_path: Path, store_url: str) -> ShardFeed:
+    """Both tables were read, that of items from a shard that was replaced."""
+    feed = ShardFeed(folder=tmp_path, store_url=store_url, tables=declared(ORDERS, ITEMS), streams=MemoryStreams())
+    feed.write(ORDERS, 1, "a")
+    feed.write(ITEMS, 1, "a")
+    feed.streams.replace_shards(ITEMS, ("shard-0",), "shard-1")
+    feed.consume()
+    return feed
+
+
+def hide(feed: ShardFeed, table: str) -> dict[str, MemoryShard]:
+    return feed.streams.streams.pop(table)
+
+
+def partitions(feed: ShardFeed) -> dict[str, Any]:
+    return {row["partition"]: row for row in feed.shown("partitions")}
+
+
+def test_a_stream_that_is_not_shown_any_more_waits_alone_and_holds_back_its_table(feed: ShardFeed) -> None:
+    before = partitions(feed)[f"{ITEMS} shard-1"]["watermark"]
+    hidden = hide(feed, ITEMS)
+    feed.write(ORDERS, 2, "b")
+    feed.go_on()
+    assert feed.notes(ORDERS) == {1: "a", 2: "b"}
+    rows = partitions(feed)
+    held_back = rows.pop(f"{ITEMS} shard-1")
+    assert held_back["watermark"] == before
+    assert f"the stream {ITEMS} of shop.{ITEMS} is not shown to these credentials any more" in held_back["held_back"]
+    (other,) = rows.values()
+    assert (other["watermark"] > before, other["held_back"]) == (True, None)
+    reasons = {row["source_table"]: row["reason"] or "" for row in feed.shown("lag")}
+    assert f"{ITEMS} shard-1 is not read" in reasons[f"shop.{ITEMS}"]
+    assert "is not read" not in reasons[f"shop.{ORDERS}"]
+
+    feed.streams.streams[ITEMS] = hidden
+    feed.write(ITEMS, 2, "b", shard="shard-1")
+    feed.go_on()
+    assert feed.notes(ITEMS) == {1: "a", 2: "b"}
+    assert {row["held_back"] for row in partitions(feed).values()} == {None}
+
+
+def test_shards_that_were_read_to_their_ends_wait_for_nothing(feed: ShardFeed) -> None:
+    hide(feed, ITEMS)
+    with feed.opened() as pipeline:
+        opening = pipeline.consumer_runs().opening
+        survey = opening.source.survey(opening.registered)
+    assert isinstance(survey, ShardSurvey)
+    assert [survey.stream_partitions[number] for number in survey.resting] == [f"{ITEMS} shard-1"]
+    assert survey.refused.keys() == {TableName.parse(f"shop.{ITEMS}")}
+    assert "take shop.public.items out of pipeline.yml" in survey.refused[TableName.parse(f"shop.{ITEMS}")].remedy
+
+
+def test_a_consumer_that_runs_takes_a_stream_up_that_is_shown_again(feed: ShardFeed) -> None:
+    hidden = hide(feed, ITEMS)
+    with member(feed, "one") as (membership, opened):
+        membership.keep_alive()
+        consumer = opened()
+        feed.streams.streams[ITEMS] = hidden
+        feed.streams.streams[ORDERS]["shard-0"].is_closed = True  # streams are looked at when a shard has ended, too
+        list(consumer.read_cuts())
+        with pytest.raises(StreamMoved, match=r"public\.items shard-\d is new"):
+            consumer.check_tables()
+
+
+def test_a_consumer_of_which_every_stream_is_hidden_ends_once_it_is_idle(feed: ShardFeed) -> None:
+    feed = replace(feed, tables=declared(ITEMS))
+    before = partitions(feed)[f"{ITEMS} shard-1"]
+    hide(feed, ITEMS)
+    feed.go_on()
+    after = partitions(feed)[f"{ITEMS} shard-1"]
+    assert (after["watermark"], feed.notes(ITEMS)) == (before["watermark"], {1: "a"})
+
+
+class ClosingHidden(ClosingStreams):
+    """The stream is not shown any more from the first fetch on, though it can be read."""
+
+    def describe(self, name: str) -> ShardStream | None:
+        return None if self.is_away else MemoryStreams.describe(self, name)
+
+
+def test_the_end_of_a_shard_is_not_registered_while_its_stream_is_not_shown(tmp_path: Path, store_url: str) -> None:
+    """Otherwise nothing would be left of the stream that holds its table back."""
+    streams = ClosingHidden()
+    feed = ShardFeed(folder=tmp_path, store_url=store_url, tables=declared(ORDERS), streams=streams)
+    feed.write(ORDERS, 1, "parent")
+    feed.consume()
+    (row,) = feed.shown("partitions")
+    assert (row["partition"], "is not shown" in (row["held_back"] or "")) == (f"{ORDERS} shard-0", True)
+    streams.is_away = False
+    feed.write(ORDERS, 2, "child", shard="shard-1")
+    feed.go_on()
+    assert feed.notes(ORDERS) == {1: "parent", 2: "child"}
