@@ -9,6 +9,7 @@ CdcError
 │   ├── SourceChanged       another system identifier, timeline or table oid
 │   │   └── TableStale      the stream lacks changes of this table: a new snapshot is needed
 │   ├── PartitionFailed     one stream partition cannot be read; the others go on
+│   ├── StreamDenied        the credentials may not read one stream; the tables of others go on
 │   ├── SourceBusy          another session has the slot or a lock; the same call may succeed later
 │   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
@@ -131,6 +132,10 @@ class PartitionFailed(SourceError):
     def __init__(self, found: str, *, stream_partition: int, expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy)
         self.stream_partition = stream_partition
+
+
+class StreamDenied(SourceError):
+    """Concerns only the tables of one stream of AWS."""
 
 
 class SourceBusy(SourceError):

@@ -11,6 +11,7 @@ from typing import Any
 
 import boto3.session
 
+from cdc_pipeline.errors import StreamDenied
 from cdc_pipeline.operations.source_setup.set_up import SetUp
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
@@ -43,7 +44,8 @@ class MemoryStreams:
     """Implements `ShardClient`. Records expire after RETENTION of `now`; three at most are returned at once.
 
     An iterator is "stream/shard/number of the next record/generation"; those of an older generation have expired. As on
-    AWS, an iterator at a record that expired begins at the oldest one that is kept. `refusals`: by stream.
+    AWS, an iterator at a record that expired begins at the oldest one that is kept. `refusals`: by stream. `denied`:
+    the streams that nobody may describe.
     """
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -53,6 +55,7 @@ class MemoryStreams:
     identity: str = "first"
     refuses_expired: bool = False
     refusals: dict[str, str] = field(default_factory=dict)
+    denied: set[str] = field(default_factory=set)
     _sequence: int = FIRST_SEQUENCE
 
     def put(self, stream: str, content: Any, shard: str = "shard-0") -> None:
@@ -70,6 +73,8 @@ class MemoryStreams:
             self.streams[stream][child] = MemoryShard(parents=parents)
 
     def describe(self, name: str) -> ShardStream | None:
+        if name in self.denied:
+            raise StreamDenied(f"describing the stream {name} failed", remedy="grant their owner the missing rights")
         found = self.streams.get(name)
         if found is None:
             return None

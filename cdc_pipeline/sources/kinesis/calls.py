@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from cdc_pipeline.errors import CdcError, SettingsError, SourceAway, SourceError, StreamMoved
+from cdc_pipeline.errors import CdcError, SettingsError, SourceAway, SourceError, StreamDenied, StreamMoved
 from cdc_pipeline.settings.aws import AwsStreams
 
 log = structlog.get_logger()
@@ -35,6 +35,7 @@ _THROTTLED = frozenset(
 )
 GONE = frozenset({"ResourceNotFoundException", "ResourceInUseException"})
 """There is no such stream, or it is being created or deleted."""
+_DENIED = "AccessDeniedException"
 _BROKEN_CONNECTIONS = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
 _NO_CREDENTIALS = (
     exceptions.NoCredentialsError,
@@ -122,17 +123,17 @@ def opened_iterator(
 
 def refusal(doing: str, error: ClientError) -> CdcError:
     """Returns the error for a call that AWS refuses. A stream or shard that is gone is found by the next survey."""
+    found = f"{doing} failed: {code_of(error)} {error.response.get('Error', {}).get('Message', '')}".strip()
     if code_of(error) in GONE:
         return StreamMoved(
-            f"{doing} failed: {code_of(error)} {error.response.get('Error', {}).get('Message', '')}".strip(),
+            found,
             expected="the stream and the shards that were there when the consumer began",
             remedy="the consumer opens the stream again, and finds out which tables can still be read",
         )
-    return SourceError(
-        f"{doing} failed: {code_of(error)} {error.response.get('Error', {}).get('Message', '')}".strip(),
-        expected="credentials that may list, describe and read the stream",
-        remedy=f"grant their owner the missing rights, or {_REMEDY}",
-    )
+    expected = "credentials that may list, describe and read the stream"
+    if code_of(error) == _DENIED:
+        return StreamDenied(found, expected=expected, remedy=f"grant their owner the missing rights, or {_REMEDY}")
+    return SourceError(found, expected=expected, remedy=f"grant their owner the missing rights, or {_REMEDY}")
 
 
 def may_pass(error: BaseException) -> bool:

@@ -83,7 +83,10 @@ class Fetched:
 
 
 class ShardClient(Protocol):
-    """Reads streams of shards. Repeats throttled calls. Raises SourceAway, SourceError or SettingsError."""
+    """Reads streams of shards. Repeats throttled calls.
+
+    Raises SourceAway, SourceError or SettingsError; StreamDenied if the credentials have no right to the call.
+    """
 
     def describe(self, name: str) -> ShardStream | None:
         """Returns the stream, None if there is none."""

@@ -1,11 +1,12 @@
 """Streams of shards as a source. They hold changes alone, so their tables begin empty."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from cdc_pipeline.errors import StreamDenied
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.aws import KinesisSource
@@ -16,7 +17,7 @@ from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine,
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.kept import surveyed_shards
 from cdc_pipeline.sources.kinesis.opening import ShardOpening
-from cdc_pipeline.sources.kinesis.shards import ShardClient, place_of
+from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream, place_of
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
@@ -48,7 +49,10 @@ class ShardSource(EventsAlone):
         return self.decode_line(raw)
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> ShardSurvey:
-        """Surveys the streams. Raises SourceAway if AWS does not answer, SettingsError for changed types."""
+        """Surveys the streams. Raises SourceAway if AWS does not answer, SettingsError for changed types.
+
+        Raises StreamDenied if the credentials may not describe a stream, and no other one is shown.
+        """
         del begin_again
         registered = known.tables()
         for table in self.tables:
@@ -56,8 +60,7 @@ class ShardSource(EventsAlone):
         progress, now = known.progress(), self.clock()
         names = {table.table: self.stream_of(table.table) for table in self.tables}
         with closing(self.connect()) as client:
-            described = {name: client.describe(name) for name in sorted(set(names.values()))}
-            streams = {name: stream for name, stream in described.items() if stream is not None}
+            streams, denied = _described(client, sorted(set(names.values())))
             shards = surveyed_shards(client, streams, progress, now, begins_kept=self.begins_kept)
         return ShardSurvey(
             kind=self.kind,
@@ -68,6 +71,7 @@ class ShardSource(EventsAlone):
             progress=progress,
             registered=registered,
             streams=streams,
+            denied=denied,
             stream_of=names,
             unfit=self.unfit,
             shards=shards,
@@ -79,6 +83,24 @@ class ShardSource(EventsAlone):
         """Returns the lowest version that a shard of the table's stream can still have that was not read to its end."""
         stream, places = self.stream_of(table), (reached for reached in progress.values() if not is_over(reached))
         return oldest_to_come(table, places, lambda name: name.rpartition(" ")[0] == stream)
+
+
+def _described(client: ShardClient, names: Iterable[str]) -> tuple[dict[str, ShardStream], dict[str, StreamDenied]]:
+    """Returns the streams that exist, and those that these credentials may not describe, by name.
+
+    Raises StreamDenied if there are only such ones: wrong credentials are not to look like missing streams.
+    """
+    found, denied = dict[str, ShardStream](), dict[str, StreamDenied]()
+    for name in names:
+        try:
+            stream = client.describe(name)
+        except StreamDenied as error:
+            denied[name] = error
+        else:
+            found |= {} if stream is None else {name: stream}
+    if denied and not found:
+        raise denied[min(denied)]
+    return found, denied
 
 
 def is_over(progress: PartitionProgress) -> bool:

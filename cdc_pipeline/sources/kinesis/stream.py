@@ -9,12 +9,12 @@ from threading import Event as Signal
 
 import structlog
 
-from cdc_pipeline.errors import SourceAway, StreamMoved
+from cdc_pipeline.errors import SourceAway, StreamDenied, StreamMoved
 from cdc_pipeline.record import PARTITION_ENDED, TableName
 from cdc_pipeline.sources.debezium.partition import Decode, Group, PartitionLines
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kinesis.records import ShardRecords
-from cdc_pipeline.sources.kinesis.shards import ShardClient, place_of, shard_name
+from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream, place_of, shard_name
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch
 
@@ -149,10 +149,18 @@ class ShardsStream:
     def _count_ended(self) -> int:
         return sum(lines.is_done for lines in self._lines.values())
 
+    def _described(self, name: str) -> ShardStream | None:
+        """Returns the stream, None if it is not shown to these credentials."""
+        try:
+            return self._client.describe(name)
+        except StreamDenied as error:
+            log.warning("new shards not looked for", found=error.found)
+            return None
+
     def _check_shards(self, *, is_needed: bool) -> None:
         for name in self._streams:
             try:
-                stream = self._client.describe(name)
+                stream = self._described(name)
             except SourceAway as error:
                 if is_needed:
                     raise

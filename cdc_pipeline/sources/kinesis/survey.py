@@ -32,9 +32,9 @@ _NEW_LAKE = (
 class ShardSurvey(EventsSurvey):
     """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
 
-    `streams`: by name, those that exist. `stream_of`: the name of each listed table's stream. `unfit`: why a listed
-    table cannot be read from these streams at all. `shards`: by name, those that are shown or registered. `known`: the
-    stream as it is registered at a later time.
+    `streams`: by name, those that exist. `denied`: those that the credentials may not describe. `stream_of`: the name
+    of each listed table's stream. `unfit`: why a listed table cannot be read from these streams at all. `shards`: by
+    name, those that are shown or registered. `known`: the stream as it is registered at a later time.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class ShardSurvey(EventsSurvey):
     progress: Mapping[int, PartitionProgress]
     registered: Mapping[TableName, KnownTable]
     streams: Mapping[str, ShardStream]
+    denied: Mapping[str, SourceError]
     stream_of: Mapping[TableName, str]
     unfit: Mapping[TableName, str]
     shards: Mapping[str, SurveyedShard]
@@ -117,15 +118,18 @@ class ShardSurvey(EventsSurvey):
 
     @cached_property
     def _hidden(self) -> dict[TableName, SourceError]:
-        """The registered tables whose streams are not shown any more."""
+        """Registered tables whose streams are not shown any more, and all whose streams may not be described."""
         return {
-            table: SourceError(
-                f"the stream {self.stream_of[table]} of {table} is not shown to these credentials any more",
+            table: self.denied.get(stream)
+            or SourceError(
+                f"the stream {stream} of {table} is not shown to these credentials any more",
                 expected="every stream that was read",
                 remedy=f"let them describe and read it. If it was deleted for good, take {table} out of pipeline.yml",
             )
-            for table in self.registered
-            if table not in self.stale and self.stream_of[table] not in self.streams
+            for table, stream in self.stream_of.items()
+            if stream not in self.streams
+            and table not in self.stale
+            and (table in self.registered or stream in self.denied)
         }
 
     def _is_live(self, name: TableName) -> bool:

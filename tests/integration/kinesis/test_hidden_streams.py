@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.errors import StreamDenied, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.kinesis.shards import ShardStream
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
@@ -115,3 +115,37 @@ def test_the_end_of_a_shard_is_not_registered_while_its_stream_is_not_shown(tmp_
     feed.write(ORDERS, 2, "child", shard="shard-1")
     feed.go_on()
     assert feed.notes(ORDERS) == {1: "parent", 2: "child"}
+
+
+def test_a_stream_that_may_not_be_described_waits_alone_with_the_servers_words(feed: ShardFeed) -> None:
+    feed = replace(feed, tables=declared(ORDERS, ITEMS, "public.new"))
+    feed.streams.denied |= {ITEMS, "public.new"}
+    feed.write(ORDERS, 2, "b")
+    feed.write(ITEMS, 2, "b", shard="shard-1")
+    refused = feed.set_up().refused
+    assert {name.table: error.found for name, error in refused.items()} == {
+        "items": "describing the stream public.items failed",
+        "new": "describing the stream public.new failed",
+    }
+    feed.go_on()
+    assert (feed.notes(ORDERS), feed.notes(ITEMS)) == ({1: "a", 2: "b"}, {1: "a"})
+    assert "describing the stream public.items failed" in partitions(feed)[f"{ITEMS} shard-1"]["held_back"]
+    feed.streams.denied.clear()
+    feed.go_on()
+    assert feed.notes(ITEMS) == {1: "a", 2: "b"}
+
+
+def test_a_consumer_that_runs_reads_on_when_one_stream_may_not_be_described_any_more(feed: ShardFeed) -> None:
+    with member(feed, "one") as (membership, opened):
+        membership.keep_alive()
+        consumer = opened()
+        feed.streams.denied.add(ITEMS)
+        feed.streams.streams[ORDERS]["shard-0"].is_closed = True
+        list(consumer.read_cuts())
+        consumer.check_tables()
+
+
+def test_credentials_that_may_describe_no_stream_at_all_are_refused(feed: ShardFeed) -> None:
+    feed.streams.denied |= {ORDERS, ITEMS}
+    with pytest.raises(StreamDenied, match=r"describing the stream public\.items failed"):
+        feed.set_up()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from botocore.exceptions import ClientError
 
-from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, StreamMoved
+from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, StreamDenied, StreamMoved
 from cdc_pipeline.settings.aws import DynamodbSource, KinesisSource
 from cdc_pipeline.sources.dynamodb.client import DynamodbClient
 from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
@@ -137,6 +137,27 @@ def served(answers: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+class Denying(BaseHTTPRequestHandler):
+    """Answers every call as AWS does if no policy allows it."""
+
+    def do_POST(self) -> None:
+        content = json.dumps({"__type": "AccessDeniedException", "Message": "no policy allows it"}).encode()
+        self.send_response(400)
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def test_a_stream_that_no_policy_allows_is_denied_in_the_words_of_aws(tmp_path: Path) -> None:
+    with served(Denying) as endpoint:
+        tables = DynamodbSource.model_validate({"kind": "dynamodb", "endpoint": endpoint, "region": "eu-west-1"})
+        for client in KinesisClient(settings(endpoint=endpoint), tmp_path), DynamodbClient(tables, tmp_path):
+            with pytest.raises(StreamDenied, match=r"shop failed: AccessDeniedException.*grant their owner"):
+                client.describe("shop")
+            client.close()
 
 
 def test_a_stream_that_is_being_deleted_is_gone_and_ends_no_reader_of_others(tmp_path: Path) -> None:
