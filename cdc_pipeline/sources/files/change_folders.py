@@ -28,6 +28,7 @@ from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.sources.files.row_events import RowBlocks
 from cdc_pipeline.sources.files.row_format import (
     csv_columns,
+    known_by,
     operation_column,
     operation_text,
     order_fields,
@@ -155,7 +156,8 @@ class ChangeFolders:
 
     def _layout(self, table: TableSettings | None) -> FileLayout:
         columns = () if table is None else csv_columns(self.settings, table.columns)
-        return FileLayout(csv=self.settings.csv, columns=columns, texts=self._texts(table))
+        known = () if table is None or self.settings.format not in ROW_FORMATS else known_by(self.settings, table)
+        return FileLayout(csv=self.settings.csv, columns=columns, known_by=known, texts=self._texts(table))
 
     def _texts(self, table: TableSettings | None) -> frozenset[str]:
         declared = {} if table is None else table.columns
@@ -217,7 +219,7 @@ _WITHOUT_ROW = ("truncate", "ignore")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFile:
-    """The first file of a table's folder. `columns`: those of its first hundred records."""
+    """The first file of a table's folder. `columns`: of its first hundred records, or its names if it has none."""
 
     key: str
     columns: frozenset[str]
@@ -234,7 +236,8 @@ class FirstFile:
             return SourceError(
                 f"{self.key}, the first file of {table.name}, has no column {missing[0]}",
                 expected=f"{', '.join(needed)} among its columns: {', '.join(sorted(self.columns))}",
-                remedy="correct id, order_by, operation_column or time_column in pipeline.yml, or bring other files",
+                remedy="correct id, order_by, operation_column, time_column or csv.header in pipeline.yml,"
+                " or bring other files",
             )
         for name in table.columns.keys() - self.columns:
             log.warning(
@@ -267,7 +270,8 @@ def first_file(
     if key is None or file is None:
         return None
     with closing(file):
-        columns = frozenset(name for record in _records(file, settings) for name in record)
+        names = file.names if file.is_read and settings.format in ROW_FORMATS else ()
+        columns = frozenset(names) or frozenset(name for record in _records(file, settings) for name in record)
     return FirstFile(key=key, columns=columns) if columns else None
 
 

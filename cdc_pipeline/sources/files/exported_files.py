@@ -13,10 +13,9 @@ from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.copied_rows import CopiedRows
-from cdc_pipeline.sources.debezium.one_line import printable
 from cdc_pipeline.sources.files.exported_rows import exported_rows
 from cdc_pipeline.sources.files.file_names import is_hidden
-from cdc_pipeline.sources.files.record_file import READ_ON, READABLE_NAME, RecordFile, unreadable_name
+from cdc_pipeline.sources.files.record_file import READ_ON, READABLE_NAME, RecordFile, missing_columns, unreadable_name
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
 from cdc_pipeline.sources.files.row_format import text_columns
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
@@ -179,7 +178,7 @@ def _check_columns(key: str, names: Collection[str], schema: TableSchema) -> Non
     missing = [name for name in needed if name not in names]
     if missing:
         raise SnapshotError(
-            f"the file {key} has no column {', '.join(missing)}; it has {printable(', '.join(names))}",
+            missing_columns(key, missing, names),
             expected=f"the columns of the table, {', '.join(schema.names)}, under these names",
             remedy="export them too, also those that are NULL; for a CSV file without names, give --no-header",
         )

@@ -234,6 +234,8 @@ class ListedFiles:
             if not folder.waiting:
                 self._look(folder)
             opened = RecordFile(self._objects, folder.waiting[0], folder.layout) if folder.waiting else None
+            if opened is not None:
+                opened.check_names(folder.layout.known_by)
         except SettingsError as error:
             folder.stop(refused(error))
             return None

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import tempfile
+from collections.abc import Collection
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
@@ -92,6 +93,16 @@ class RecordFile:
                 remedy="bring its content back; new changes belong into a later file",
             )
 
+    def check_names(self, known_by: Collection[str]) -> None:
+        """Raises SourceError if the file has names, and none of `known_by`: they may be its first row."""
+        if self.names and known_by and set(known_by).isdisjoint(self.names):
+            self.close()
+            raise SourceError(
+                missing_columns(self.key, known_by, self.names),
+                expected="the names of the columns at the beginning of the file",
+                remedy="set csv.header: false in pipeline.yml if CSV files have no names, or bring the file with names",
+            )
+
     def close(self) -> None:
         self._block, self._blocks = None, iter(())
         self._file.close()
@@ -141,6 +152,11 @@ class RecordFile:
     def _reopened(self) -> BinaryIO:
         """Opens the local file at its beginning. Each opening has a read position of its own."""
         return cast("BinaryIO", gzip.open(self._path)) if self.key.endswith(_GZIP) else Path(self._path).open("rb")
+
+
+def missing_columns(key: str, missing: Collection[str], names: Collection[str]) -> str:
+    """Returns what was found where a file has the columns `names`, and not those that are `missing`."""
+    return f"the file {key} has no column {', '.join(missing)}; it has {printable(', '.join(names))}"
 
 
 def is_readable(key: str) -> bool:

@@ -47,11 +47,13 @@ Blocks = Iterator[RecordBlock]
 class FileLayout:
     """`columns`: the names of the columns of a CSV file without a header.
 
-    `texts`: columns whose bytes in a Parquet file are texts; some writers do not mark them so.
+    `known_by`: columns of which every file that has names has at least one; none if it may have any names. `texts`:
+    columns whose bytes in a Parquet file are texts; some writers do not mark them so.
     """
 
     csv: CsvSettings
     columns: tuple[str, ...] = ()
+    known_by: tuple[str, ...] = ()
     texts: frozenset[str] = frozenset()
 
 

@@ -32,6 +32,12 @@ def csv_columns(source: ChangeFilesSource, columns: Collection[str]) -> tuple[st
     return tuple(name for name in names if name is not None)
 
 
+def known_by(source: ChangeFilesSource, table: TableSettings) -> tuple[str, ...]:
+    """Returns the columns that show that names are names: without them no row of the file could be applied."""
+    named = operation_column(source)
+    return (tuple(table.id) or tuple(table.columns)) if named is None else (named,)
+
+
 def operation_column(source: ChangeFilesSource) -> str | None:
     return source.operation_column or (_DMS_OPERATION if source.format == "dms" else None)
 

@@ -105,6 +105,7 @@ def test_poison_rows_give_what_the_page_says_and_the_others_are_applied(tmp_path
     folder = ChangeFolder(folder=tmp_path, source=DMS)
     page = documented("A row of a change file")
     assert page.pop("a file that is damaged, or whose format shows that its end is missing") == ["cannot be read"]
+    assert page.pop("a CSV file whose first row lies where the names of its columns belong") == ["has no column"]
     assert page.pop(BEYOND_AVRO) == ["has a value that cannot be read"]
     assert page.pop(NOT_UTF8) == ["does not fit the lake's"]
     assert page.keys() - POISON.keys() == WITHOUT_BEFORE

@@ -4,11 +4,12 @@ import codecs
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,7 +19,7 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.files.complete_files import CompleteFiles
 from cdc_pipeline.sources.files.csv_batches import OCTETS
-from tests.support.change_files import ORDERS, ChangeFolder, csv_text
+from tests.support.change_files import ORDERS, ChangeFolder, Row, csv_text, parquet_bytes
 from tests.support.eventually import eventually
 
 DMS = {"format": "dms"}
@@ -162,6 +163,56 @@ def test_a_csv_file_without_rows_is_whole(tmp_path: Path, content: str, *, heade
     folder.write(FIRST, content if header else content.replace(HEADER, ""))
     folder.write("public/orders/2.csv", csv_text(ROWS) if header else "I,7,Ada,9.50")
     assert ids(folder) == ([1, 2, 3, 4] if header else [7])
+
+
+ROW = "I,8,Ada,9.50"
+KEYLESS = {**ORDERS, "id": []}
+UPSERTS = {"format": "upserts", "folder": "{schema}/{table}"}
+
+
+@pytest.mark.parametrize("rows", [f"{ROW}\n", ROW, f"{ROW}\r\n\r\n", f"{ROW}\nI,9,Eve,1.00\n"])
+@pytest.mark.parametrize("order_by", [[], ["id"]])
+def test_a_row_where_the_names_of_the_columns_belong_stops_its_folder(
+    tmp_path: Path, rows: str, order_by: list[str]
+) -> None:
+    """AWS DMS writes no names unless `AddColumnName` is set. The row would be lost."""
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "order_by": order_by}, tables=(ORDERS, OTHER))
+    folder.write(FIRST, csv_text(ROWS))
+    folder.write("public/orders/2.csv", rows)
+    folder.write("public/other/1.csv", csv_text(ROWS[:1]))
+    read = folder.read()
+    assert (len(read.changes), read.unfit) == (5, [])
+    assert "the file public/orders/2.csv has no column Op; it has I, 8, Ada, 9.50; " in str(read.error)
+    assert "public/orders/2.csv" not in folder.begun.values()
+    (end, place) = list(read.places.items())[-1]
+    folder.write("public/orders/2.csv", f"{HEADER}\n{rows}")
+    again = folder.read(place, end)
+    assert ([row["id"] for _, row in again.changes][:1], again.error) == ([8], None)
+
+
+@pytest.mark.parametrize(("table", "missing"), [(ORDERS, "id"), (KEYLESS, "id, name, amount")])
+def test_rows_without_an_operation_are_no_names_either(tmp_path: Path, table: dict[str, Any], missing: str) -> None:
+    folder = ChangeFolder(folder=tmp_path, source=UPSERTS, tables=(table,))
+    folder.write(FIRST, "id,name,amount\n1,Ada,9.50\n")
+    folder.write("public/orders/2.csv", "2,Eve,1.00\n")
+    read = folder.read()
+    assert len(read.changes) == 1
+    assert f"2.csv has no column {missing}; it has 2, Eve, 1.00" in str(read.error)
+
+
+@pytest.mark.parametrize("kept", [["name"], ["id", "amount"]])
+@pytest.mark.parametrize("write", [csv_text, parquet_bytes])
+def test_a_file_may_lack_columns_that_not_every_row_needs(
+    tmp_path: Path, kept: list[str], write: Callable[[Sequence[Row]], bytes]
+) -> None:
+    """The time is that of the file then. A row without its id is kept in quarantine."""
+    folder = ChangeFolder(folder=tmp_path, source={**DMS, "time_column": "ts"})
+    folder.write(FIRST, csv_text([{"ts": "2026-01-01 10:00:00", **ROWS[0]}]))
+    fewer = [{name: row[name] for name in ("Op", *kept)} for row in ROWS[1:]]
+    folder.write(f"public/orders/2.{'csv' if write is csv_text else 'parquet'}", write(fewer))
+    read = folder.read()
+    assert (len(read.changes), len(read.unfit)) == ((4, 0) if "id" in kept else (1, 3))
+    assert read.error is None
 
 
 def test_a_file_whose_marker_never_comes_is_logged_once(tmp_path: Path) -> None:

@@ -226,6 +226,18 @@ def test_a_table_whose_first_file_lacks_a_named_column_is_refused_and_no_other(m
     assert ([row["name"] for _, row in read.changes], read.unfit) == (["Ada"], [])
 
 
+@pytest.mark.parametrize(
+    ("first", "refused"),
+    [("I,1,Ada,9.50\n", True), ("name,amount\n", True), ("Op,id,name,amount\n", False), ("\n", False)],
+)
+def test_the_names_of_a_first_file_without_rows_are_checked(tmp_path: Path, first: str, *, refused: bool) -> None:
+    """They may be its only row."""
+    folder = ChangeFolder(folder=tmp_path, source={"format": "dms"})
+    folder.write("public/orders/1.csv", first)
+    found = folder.opened().survey(NothingKnown(offset=None)).refused
+    assert ["has no column " in str(why) for why in found.values()] == [True] * refused
+
+
 @pytest.mark.parametrize("operation", ["truncate", "ignore"])
 def test_a_truncate_does_not_speak_for_the_first_file_since_it_has_no_row(tmp_path: Path, operation: str) -> None:
     """Nor does what is ignored."""
