@@ -1,5 +1,6 @@
 """Reads positions that people write for events without a database: values of the fields that order the events."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +13,8 @@ START = "start"
 _BEHIND_EQUALS = "~~~"
 """Sorts behind all that follows equal fields in a version: further fields, rank and hash, and the mark of truncates."""
 _MICROSECOND = timedelta(microseconds=1)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+"""Of a field that counts. ISO also reads one as a date: 30450612 as a day of the year 3045."""
 
 
 def position_in_order(text: str, fields: Sequence[str], *, begins_with_time: bool = False) -> WrittenPosition:
@@ -23,7 +26,8 @@ def position_in_order(text: str, fields: Sequence[str], *, begins_with_time: boo
     if text == START:
         return WrittenPosition(position=None, row_version=BEFORE_ALL)
     values: list[object] = [each.strip() for each in text.split(",")]
-    time = _time_of(str(values[0]))
+    is_count = not begins_with_time and _NUMBER.fullmatch(str(values[0]))
+    time = None if is_count else _time_of(str(values[0]))
     if begins_with_time and time is not None:
         values[0] = (time - EPOCH) // _MICROSECOND
     numbered = {str(number): value for number, value in enumerate(values)}
