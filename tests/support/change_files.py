@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from cdc_pipeline.errors import CdcError, SourceGap
-from cdc_pipeline.record import OPERATION, VERSION, encode_position
+from cdc_pipeline.record import OPERATION, VERSION, TableName, encode_position
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.sources.files.source import FileSource
@@ -50,11 +50,12 @@ class NothingKnown:
 
 @dataclass(slots=True, kw_only=True)
 class Read:
-    """What one reader brought. `changes`: operation and row; `ends`: the place after each transaction."""
+    """What one reader brought. `changes`: operation and row; `unfit_at`: the table of each unfit event."""
 
     changes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     unfit: list[UnfitEvent] = field(default_factory=list)
+    unfit_at: list[TableName] = field(default_factory=list)
     places: dict[int, PartitionProgress] = field(default_factory=dict)
     error: CdcError | None = None
 
@@ -62,6 +63,7 @@ class Read:
         """Returns the texts of the marker messages in the batch."""
         for events in batch.events:
             self.unfit += events.unfit
+            self.unfit_at += [events.table] * len(events.unfit)
             for row in events.rows.to_pylist():
                 self.versions.append(row[VERSION])
                 shown = {name: value for name, value in row.items() if not name.startswith("_cdc")}

@@ -268,9 +268,10 @@ class DebeziumDecoder:
         return layout
 
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
-        """Quarantines the line at its table, or at the first listed table if the line names none."""
+        """Quarantines the line at its table, or at the first listed table if neither line nor file names one."""
         settings = None if line.event is None else attempt(partial(self._tables.table_of, line.event))
-        table = settings.table if isinstance(settings, TableSettings) else self._tables.without_name(number)
+        named = settings.table if isinstance(settings, TableSettings) else why.table
+        table = named or self._tables.without_name(number)
         if isinstance(why, TableRefused) and (table, str(why)) not in self._noted and len(self._noted) < _MOST_NOTES:
             self._noted.add((table, str(why)))
             log.error("the table's lines are quarantined", table=str(table), file=line.raw.file, reason=str(why))

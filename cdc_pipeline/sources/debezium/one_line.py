@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cdc_pipeline.errors import CdcError, storable
+from cdc_pipeline.record import TableName
 
 MOST_DIGITS = 4_300
 """Most digits of a number that is written out, before or after the point: Python's own limit for whole numbers."""
@@ -26,9 +27,13 @@ Done = TypeVar("Done")
 
 
 class LineRefused(ValueError):
-    """A line that cannot be applied; the text says why. `version`: that of its event, None if it is not known."""
+    """A line that cannot be applied; the text says why.
+
+    `version`: that of its event, None if it is not known. `table`: that of its file, None if it is not known.
+    """
 
     version: str | None = None
+    table: TableName | None = None
 
 
 class TableRefused(LineRefused):

@@ -117,7 +117,11 @@ class ChangeFolders:
         folder = folder_of(raw.file, self.folders)
         if folder is None:
             return Skipped(kind="row of a table that is not listed")
-        return attempt(partial(self._event, raw.text, self.folders[folder]))
+        table = self.folders[folder]
+        found = attempt(partial(self._event, raw.text, table))
+        if isinstance(found, LineRefused) and table is not None:
+            found.table = table.table
+        return found
 
     def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> RowStream | None:
         if self.settings.format not in ROW_FORMATS:
