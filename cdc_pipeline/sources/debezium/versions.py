@@ -133,12 +133,12 @@ def _sequence_of(event: EnvelopeEvent, fields: Sequence[str]) -> str:
     """Encodes the fields. A row that a snapshot read was not committed at a place of the log: what it lacks is 0."""
     if not event.is_of_snapshot:
         return sequence(event.value, fields)
-    return "".join(_encoded(_value(event.value, name) or 0, name) for name in fields)
+    return "".join(encoded_field(_value(event.value, name) or 0, name) for name in fields)
 
 
 def sequence(value: Fields, fields: Sequence[str]) -> str:
     """Encodes the fields as one text that sorts like their tuple. Raises Unordered if a field is missing or NULL."""
-    return "".join(_encoded(_found(value, name), name) for name in fields)
+    return "".join(encoded_field(_found(value, name), name) for name in fields)
 
 
 def _value(value: Fields, dotted: str) -> object:
@@ -155,8 +155,8 @@ def _found(value: Fields, dotted: str) -> object:
     return found
 
 
-def _encoded(value: object, name: str) -> str:
-    """Encodes one field. Numbers sort before texts.
+def encoded_field(value: object, name: str) -> str:
+    """Encodes one field. Numbers sort before texts. Raises Unordered for a value that is neither.
 
     A text that holds a JSON list, such as PostgreSQL's source.sequence, is encoded item by item.
     """
@@ -175,7 +175,7 @@ def _encoded(value: object, name: str) -> str:
         items = _list_in(value)
         if items is None:
             return f"{TEXT}{_comparable(value).encode(errors='surrogatepass').hex()}{_END}"
-        return "".join(_encoded(item, name) for item in _filled(items))
+        return "".join(encoded_field(item, name) for item in _filled(items))
     raise Unordered(f"has no version: {name} is neither a number nor a text")
 
 

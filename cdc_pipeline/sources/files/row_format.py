@@ -9,6 +9,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
+from cdc_pipeline.sources.debezium.versions import encoded_field
 from cdc_pipeline.sources.files.dms_octets import octet_columns, with_octets
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.time_slice import EPOCH
@@ -167,6 +168,8 @@ def operation_text(value: object) -> str:
 
 
 def _ordering(record: Fields, name: str) -> object:
+    """Returns the value of a column of `order_by`. Raises LineRefused, under the column's name, if it cannot order."""
     if record.get(name) is None:
         raise Undecodable(f"has no version: {name}, which order_by names, is missing or NULL")
+    encoded_field(record[name], name)
     return record[name]

@@ -1,4 +1,4 @@
-"""Rows of change files that cannot be applied: the table that they are quarantined at."""
+"""Rows of change files that cannot be applied: the table that they are quarantined at, and the reason."""
 
 from pathlib import Path
 from typing import Any
@@ -18,3 +18,25 @@ def test_a_row_is_quarantined_at_the_table_of_its_folder(tmp_path: Path, wrong: 
     folder.write("orders/1.jsonl", json_lines([WHOLE, {**WHOLE, **wrong}]))
     read = folder.read()
     assert (len(read.changes), [str(table) for table in read.unfit_at]) == (1, ["shop.public.orders"])
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (True, "is neither a number nor a text"),
+        ([1], "is neither a number nor a text"),
+        ({"a": 1}, "is neither a number nor a text"),
+        ("[true]", "is neither a number nor a text"),
+        ("x" * 1_001, "has 1001 characters, more than 1000"),
+    ],
+    ids=["boolean", "list", "struct", "list in a text", "long text"],
+)
+@pytest.mark.parametrize("column", ["n", "n.file"])
+def test_the_reason_names_the_column_of_order_by_that_cannot_order(
+    tmp_path: Path, column: str, value: object, why: str
+) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={**BY_N, "order_by": ["m", column]})
+    folder.write("orders/1.jsonl", json_lines([{**WHOLE, column: 1}, {**WHOLE, column: value}]))
+    read = folder.read()
+    assert len(read.changes) == 1
+    assert [unfit.reason for unfit in read.unfit] == [f"orders/1.jsonl line 2: has no version: {column} {why}"]
