@@ -137,9 +137,12 @@ def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
 
 
 def delete_of(event: EnvelopeEvent, layout: Layout) -> Change:
-    """Returns the delete of the row that a delete event names, whether it is of a key change or not."""
-    old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
-    return Change(operation=Operation.DELETE, values=old_id or {})
+    """Returns the delete of the row that a delete event names, whether it is of a key change or not.
+
+    Without a column of the id it is quarantined with the column's name.
+    """
+    row = {**(event.key or {}), **(event.before or {})}
+    return Change(operation=Operation.DELETE, values={name: row[name] for name in layout.schema.key if name in row})
 
 
 def is_other_half(following: EnvelopeEvent | None, event: EnvelopeEvent, layout: Layout) -> bool:

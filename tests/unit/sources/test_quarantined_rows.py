@@ -40,3 +40,16 @@ def test_the_reason_names_the_column_of_order_by_that_cannot_order(
     read = folder.read()
     assert len(read.changes) == 1
     assert [unfit.reason for unfit in read.unfit] == [f"orders/1.jsonl line 2: has no version: {column} {why}"]
+
+
+@pytest.mark.parametrize("kept", [["id"], ["name"], []])
+@pytest.mark.parametrize("operation", ["D", "I"])
+def test_the_reason_names_the_first_column_of_the_id_that_is_missing(
+    tmp_path: Path, operation: str, kept: list[str]
+) -> None:
+    folder = ChangeFolder(folder=tmp_path, source=BY_N, tables=({**ORDERS, "id": ["id", "name"]},))
+    row = {"op": operation, "m": 0, "n": 1, **{name: WHOLE[name] for name in kept}}
+    folder.write("orders/1.jsonl", json_lines([WHOLE, row]))
+    read = folder.read()
+    missing = "name" if kept == ["id"] else "id"
+    assert [unfit.reason for unfit in read.unfit] == [f"orders/1.jsonl line 2: the id column {missing} is NULL"]
