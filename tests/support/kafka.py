@@ -38,6 +38,9 @@ listener.name.secure.plain.sasl.jaas.config={security}.plain.PlainLoginModule re
 listener.name.secure.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/broker.pem
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+super.users=User:ANONYMOUS
 """
 
 

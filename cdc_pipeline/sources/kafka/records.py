@@ -25,7 +25,7 @@ from cdc_pipeline.sources.debezium.one_line import attempt
 from cdc_pipeline.sources.debezium.partition import Content, LinesWithoutFiles, SourceLine
 from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
-from cdc_pipeline.sources.kafka.topics import partition_name, read_ends
+from cdc_pipeline.sources.kafka.topics import partition_name, read_ends, read_offset
 
 _MOST_AT_ONCE = 5_000
 _MOST_WAITING_BYTES = 64 << 20
@@ -189,7 +189,7 @@ class TopicRecords:
         for place, end in read_ends(self._client, places).items():
             part = self._by_place[place.topic, place.partition]
             try:
-                found = self._client.result(end).offset
+                found = read_offset(self._client, end)
             except KafkaException:
                 found = self._end_of(part)
             part.must_reach = max(part.must_reach, found)

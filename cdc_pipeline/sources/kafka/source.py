@@ -12,7 +12,13 @@ from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.survey import TopicSurvey, topics_of_tables
-from cdc_pipeline.sources.kafka.topics import read_cluster, read_topics, read_transaction_topic, topic_of
+from cdc_pipeline.sources.kafka.topics import (
+    read_cluster,
+    read_topics,
+    read_transaction_topic,
+    refuse_unknown,
+    topic_of,
+)
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
 
@@ -43,9 +49,10 @@ class KafkaTopics(EventsAlone):
         client = KafkaClient(self.settings, self.folder, group=self.stream)
         with closing(client):
             cluster = read_cluster(client)
-            topics_of = topics_of_tables(self.settings, self.tables, cluster.topics)
+            named = topics_of_tables(self.settings, self.tables, cluster.topics)
             transactions = self.settings.transactions
-            topics = read_topics(client, cluster, set().union(*topics_of.values()))
+            topics = read_topics(client, cluster, set().union(*named.values()))
+            refuse_unknown(topics.values())
             of_transactions = None if transactions is None else read_transaction_topic(client, cluster, transactions)
         return TopicSurvey(
             stream=self.stream,
@@ -57,7 +64,7 @@ class KafkaTopics(EventsAlone):
             cluster=cluster,
             topics=topics,
             of_transactions=of_transactions,
-            topics_of=topics_of,
+            topics_of=topics_of_tables(self.settings, self.tables, topics),
         )
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.records import TopicRecords
-from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster, read_topic_ids
+from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster, read_topic_ids, read_topics
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch
 
@@ -84,7 +84,8 @@ class KafkaStream:
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Raises StreamMoved if a topic was created again: what was read of it may lack its first records.
 
-        Also if a topic has a new partition: looks for those every half minute, if the cluster answers.
+        Also if a partition can be read that could not be, or is new: looks for those every half minute, if the cluster
+        answers.
         """
         self._check_topic_ids()
         if time.monotonic() >= self._next_check:
@@ -126,10 +127,19 @@ class KafkaStream:
     def _check_partitions(self) -> None:
         try:
             cluster = read_cluster(self._client)
+            names = [name for name, partitions in cluster.topics.items() if self._new(name, range(partitions))]
+            topics = read_topics(self._client, cluster, names)
         except SourceAway as error:
             log.warning("new partitions not looked for", found=error.found)
             return
-        for name, partitions in cluster.topics.items():
-            new = {partition_name(name, number) for number in range(partitions)} - self._shown
-            if new and any(pattern.fullmatch(name) for pattern in self._patterns):
-                raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
+        new = [name for topic in topics.values() for name in self._new(topic.name, topic.kept)]
+        if new:
+            raise StreamMoved(
+                f"{min(new)} is new, or can be read again",
+                remedy="the consumer opens the stream again and reads it, too",
+            )
+
+    def _new(self, topic: str, partitions: Iterable[int]) -> set[str]:
+        """Returns those of a topic's partitions that are to be read, and of which the survey did not know enough."""
+        is_named = any(pattern.fullmatch(topic) for pattern in self._patterns)
+        return {partition_name(topic, number) for number in partitions} - self._shown if is_named else set()

@@ -75,9 +75,9 @@ class TopicSurvey(EventsSurvey):
 
     @cached_property
     def refused(self) -> Mapping[TableName, SourceError]:
-        """New tables whose records are not all there, and registered ones without any topic.
+        """New tables whose records are not all there or not known, and registered ones without any topic.
 
-        With the transaction topic, also those without some of their topics: their transactions would never be whole.
+        With the transaction topic, also those with resting partitions: their transactions would never be whole.
         """
         new = [table.table for table in self.listed if table.table not in self.registered]
         gaps = {name: next(self._gaps(name), None) for name in new}
@@ -91,17 +91,24 @@ class TopicSurvey(EventsSurvey):
             for name, why in gaps.items()
             if why is not None
         }
+        for name in new:
+            unknown = [error for topic in self.topics_of.get(name, ()) for error in self.topics[topic].unknown.values()]
+            if unknown and name not in found:
+                found[name] = unknown[0]
         for name in self.registered.keys() - self.stale.keys():
-            hidden = self._hidden(name)
-            if hidden and (self.of_transactions is not None or not self.topics_of.get(name)):
-                found[name] = hidden[min(hidden)]
+            resting = self._resting(name)
+            if resting and (self.of_transactions is not None or not self.topics_of.get(name)):
+                found[name] = resting[min(resting)]
         return found
 
     @cached_property
     def resting(self) -> Mapping[int, SourceError]:
-        """Those of topics that are not shown: they may be hidden from this user, and are read once they are shown."""
+        """Those of topics that are not shown: they may be hidden from this user, and are read once they are shown.
+
+        Also those of which the cluster does not say what it keeps.
+        """
         live = self.registered.keys() - self.stale.keys()
-        return {number: error for name in live for number, error in self._hidden(name).items()}
+        return {number: error for name in live for number, error in self._resting(name).items()}
 
     def identities(self, table: TableName) -> Mapping[str, str]:
         return {name: self.topics[name].topic_id for name in self.topics_of.get(table, ())}
@@ -140,6 +147,10 @@ class TopicSurvey(EventsSurvey):
 
     def open(self, start: StreamStart) -> KafkaStream:
         """Opens a client at the registered offsets. Partitions of which no table is read stay where they are."""
+        known = set(self.stream_partitions.values())
+        for name, error in self._unknown.items():
+            if name not in known:
+                log.warning("new partition not read", found=error.found, remedy=error.remedy)
         return open_stream(
             stream=self.stream,
             folder=self.folder,
@@ -225,9 +236,8 @@ class TopicSurvey(EventsSurvey):
             return False
         if place is not None:
             return decode_position(place.offset or "0") == 0 and SINCE not in place.last_position
-        names = {partition_name(topic.name, number) for number in topic.kept}
         read = (each.last_position for each in self.progress.values() if TOPIC in each.last_position)
-        return not any(each.get(PARTITION_NAME) in names for each in read)
+        return not any(topic_of(each.get(PARTITION_NAME, "")) == topic.name for each in read)
 
     def _gaps(self, table: TableName) -> Iterator[str]:
         """Yields why records of the table's topics are missing."""
@@ -245,22 +255,25 @@ class TopicSurvey(EventsSurvey):
             # Nothing of it was registered yet, so no partition says which topic it is of.
             yield f"the topic {again} was deleted and created again since {table} was set up"
 
-    def _hidden(self, table: TableName) -> dict[int, SourceError]:
-        """Returns the stream partitions of a registered table whose topics the cluster does not show any more."""
-        pattern, shown = self.settings.topic_pattern(table), {*self.topics, self.settings.transactions}
-        topics = {
-            number: topic_of(place.last_position.get(PARTITION_NAME, "")) for number, place in self.progress.items()
-        }
+    @cached_property
+    def _unknown(self) -> Mapping[str, SourceError]:
         return {
-            number: SourceError(
-                f"the cluster does not show the topic {topic} of {table} to this user any more",
-                expected="every topic that was read",
-                remedy="let source.username describe and read it. If it was deleted for good, let source.topic match it"
-                f" no longer, or take {table} out of pipeline.yml",
-            )
-            for number, topic in topics.items()
-            if topic not in shown and pattern.fullmatch(topic)
+            partition_name(topic.name, number): error
+            for topic in self.topics.values()
+            for number, error in topic.unknown.items()
         }
+
+    def _resting(self, table: TableName) -> dict[int, SourceError]:
+        """Returns the stream partitions of a registered table that cannot be read now, each with the reason."""
+        pattern, found = self.settings.topic_pattern(table), {}
+        for number, place in self.progress.items():
+            name = place.last_position.get(PARTITION_NAME, "")
+            topic = topic_of(name)
+            if name in self._unknown and pattern.fullmatch(topic):
+                found[number] = self._unknown[name]
+            elif topic not in {*self.topics, self.settings.transactions} and pattern.fullmatch(topic):
+                found[number] = _hidden(topic, table)
+        return found
 
     def _gap(self, topic: Topic, name: str, kept: KeptRecords, place: PartitionProgress | None) -> Iterator[str]:
         offset = decode_position(place.offset) if place is not None and place.offset else 0
@@ -271,3 +284,12 @@ class TopicSurvey(EventsSurvey):
             yield f"the broker keeps {name} from offset {kept.first} on, and it is read up to offset {offset}"
         elif offset > kept.end:
             yield f"{name} ends at offset {kept.end}, and it was read up to offset {offset}"
+
+
+def _hidden(topic: str, table: TableName) -> SourceError:
+    return SourceError(
+        f"the cluster does not show the topic {topic} of {table} to this user any more",
+        expected="every topic that was read",
+        remedy="let source.username describe and read it. If it was deleted for good, let source.topic match it"
+        f" no longer, or take {table} out of pipeline.yml",
+    )

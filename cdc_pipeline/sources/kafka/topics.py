@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, ListOffsetsResultInfo, OffsetSpec
+from confluent_kafka.admin import ConfigEntry, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceAway, SourceError
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 
 _COMPACT = "compact"
@@ -27,7 +27,7 @@ class KeptRecords:
 class Topic:
     """A topic. `topic_id`: differs for a new topic of the same name. `kept`: by partition.
 
-    `retention`: how long records are kept, None for no limit.
+    `unknown`: why the other partitions cannot be read now. `retention`: how long records are kept, None for no limit.
     """
 
     name: str
@@ -35,6 +35,16 @@ class Topic:
     is_compacted: bool
     retention: timedelta | None
     kept: Mapping[int, KeptRecords]
+    unknown: Mapping[int, SourceError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAnswers:
+    """What the brokers will say of topics: their settings, and the first and last offsets of their partitions."""
+
+    settings: Mapping[ConfigResource, Future[dict[str, ConfigEntry]]]
+    first: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
+    end: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +72,52 @@ def read_cluster(client: KafkaClient) -> Cluster:
 
 
 def read_topics(client: KafkaClient, cluster: Cluster, names: Collection[str]) -> dict[str, Topic]:
-    """Returns the topics by name. Raises SourceError if the user may not read how a topic deletes its records."""
+    """Returns those of the topics by name that the cluster shows to this user."""
     if not names:
         return {}
-    described = client.admin.describe_topics(TopicCollection(sorted(names)), request_timeout=CALL_SECONDS)
-    settings = _settings(client, names)
-    first, end = (
-        _offsets(client, cluster, names, latest=False),
-        _offsets(client, cluster, names, latest=True),
+    ids = read_topic_ids(client, names)
+    places = [TopicPartition(name, number) for name in sorted(ids) for number in range(cluster.topics[name])]
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(ids)]
+    # All is asked before the first answer is awaited: brokers that do not answer hold this up once.
+    answers = TopicAnswers(
+        settings=client.admin.describe_configs(resources, request_timeout=CALL_SECONDS) if ids else {},
+        first=_offsets(client, places, OffsetSpec.earliest()),
+        end=_offsets(client, places, OffsetSpec.latest()),
     )
-    return {
-        name: Topic(
-            name=name,
-            topic_id=str(client.answer(described[name]).topic_id),
-            is_compacted=_COMPACT in settings[name]["cleanup.policy"],
-            retention=_retention(settings[name]),
-            kept={
-                number: KeptRecords(first=first[name, number], end=end[name, number])
-                for number in range(cluster.topics[name])
-            },
-        )
-        for name in names
-    }
+    return {name: known_topic(client, name, topic_id, answers) for name, topic_id in ids.items()}
+
+
+def known_topic(client: KafkaClient, name: str, topic_id: str, answers: TopicAnswers) -> Topic:
+    """Returns what the answers say of a topic. Nothing is kept of one whose settings they do not say."""
+    places = [place for place in answers.first if place.topic == name]
+    try:
+        settings = _settings(client, name, answers)
+    except SourceError as error:
+        unknown = {place.partition: error for place in places}
+        return Topic(name=name, topic_id=topic_id, is_compacted=False, retention=None, kept={}, unknown=unknown)
+    kept, unknown = {}, {}
+    for place in places:
+        try:
+            first, end = read_offset(client, answers.first[place]), read_offset(client, answers.end[place])
+            kept[place.partition] = KeptRecords(first=first, end=end)
+        except KafkaException as error:
+            words = f"the cluster does not say which records it keeps of {partition_name(name, place.partition)}"
+            unknown[place.partition] = _not_said(words, error.args[0])
+    return Topic(
+        name=name,
+        topic_id=topic_id,
+        is_compacted=_COMPACT in settings["cleanup.policy"],
+        retention=_retention(settings),
+        kept=kept,
+        unknown=unknown,
+    )
+
+
+def refuse_unknown(topics: Collection[Topic]) -> None:
+    """Raises SourceAway or SourceError if no partition of the topics can be read now."""
+    unknown = [error for topic in topics for error in topic.unknown.values()]
+    if unknown and not any(topic.kept for topic in topics):
+        raise next((error for error in unknown if error.retryable), unknown[0])
 
 
 def read_topic_ids(client: KafkaClient, names: Collection[str]) -> dict[str, str]:
@@ -105,45 +139,76 @@ def read_transaction_topic(client: KafkaClient, cluster: Cluster, name: str) -> 
     In several partitions, an END may be read before that of an earlier transaction.
     """
     found = cluster.topics.get(name, 0)
-    if found != 1:
+    topic = read_topics(client, cluster, (name,)).get(name) if found == 1 else None
+    if topic is None:
         raise SourceError(
             f"the transaction topic {name} has {found} partitions"
-            if found
+            if found > 1
             else f"the cluster has no topic {name} that this user may read",
             expected="Debezium's transaction topic, with one partition",
             remedy="set provide.transaction.metadata = true in the connector, and give its topic one partition"
             " (topic.creation...) before the first transaction; or correct or leave out source.transactions",
         )
-    return read_topics(client, cluster, (name,))[name]
+    refuse_unknown((topic,))
+    return topic
 
 
 def read_ends(
     client: KafkaClient, places: Collection[TopicPartition]
 ) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
     """Asks for the offsets after the last committed records of partitions, by one request to each broker."""
+    return _offsets(client, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+
+
+def read_offset(client: KafkaClient, answer: Future[ListOffsetsResultInfo]) -> int:
+    """Waits for an offset that was asked for. Raises KafkaException as the client does.
+
+    The client itself gives an offset below 0, and no error, for a partition whose broker did not answer.
+    """
+    offset = client.result(answer).offset
+    if offset < 0:
+        raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
+    return offset
+
+
+def _offsets(
+    client: KafkaClient,
+    places: Collection[TopicPartition],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
     if not places:
         return {}
-    wanted = dict.fromkeys(places, OffsetSpec.latest())
-    committed = IsolationLevel.READ_COMMITTED
     found: dict[TopicPartition, Future[ListOffsetsResultInfo]] = client.admin.list_offsets(
-        wanted, isolation_level=committed, request_timeout=CALL_SECONDS
+        dict.fromkeys(places, spec), isolation_level=isolation, request_timeout=CALL_SECONDS
     )
     return found
 
 
-def _settings(client: KafkaClient, names: Collection[str]) -> dict[str, dict[str, str]]:
-    wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
-    answers = client.admin.describe_configs(wanted, request_timeout=CALL_SECONDS)
-    found = {resource.name: client.answer(future) for resource, future in answers.items()}
-    settings = {name: {key: entry.value or "" for key, entry in entries.items()} for name, entries in found.items()}
-    hidden = next((name for name in names if "cleanup.policy" not in settings.get(name, {})), None)
-    if hidden is not None:
-        raise SourceError(
-            f"the cluster does not say how the topic {hidden} deletes its records",
-            expected="a user who may describe the topic's configuration",
-            remedy="grant DescribeConfigs on the topic to source.username",
+def _settings(client: KafkaClient, name: str, answers: TopicAnswers) -> dict[str, str]:
+    """Raises SourceAway or SourceError if the cluster does not say how the topic deletes its records."""
+    words = f"the cluster does not say how the topic {name} deletes its records"
+    try:
+        entries = client.result(answers.settings[ConfigResource(ConfigResource.Type.TOPIC, name)])
+    except KafkaException as error:
+        raise _not_said(words, error.args[0]) from error
+    if "cleanup.policy" not in entries:
+        raise _not_said(words, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    return {key: entry.value or "" for key, entry in entries.items()}
+
+
+def _not_said(words: str, error: KafkaError) -> SourceError:
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return SourceError(
+            f"{words}: {error.str()}",
+            expected="a user who may describe the topic and its configuration",
+            remedy="grant Describe and DescribeConfigs on the topic to source.username",
         )
-    return settings
+    return SourceAway(
+        f"{words}: {error.str()}",
+        expected="a broker that leads the partition and answers",
+        remedy="start a broker that has its records; the consumer tries again every half minute",
+    )
 
 
 def _retention(settings: Mapping[str, str]) -> timedelta | None:
@@ -154,12 +219,3 @@ def _retention(settings: Mapping[str, str]) -> timedelta | None:
 
 
 _LONGEST = int(timedelta(days=36_500).total_seconds() * 1_000)
-
-
-def _offsets(
-    client: KafkaClient, cluster: Cluster, names: Collection[str], *, latest: bool
-) -> dict[tuple[str, int], int]:
-    spec = OffsetSpec.latest() if latest else OffsetSpec.earliest()
-    wanted = {TopicPartition(name, number): spec for name in names for number in range(cluster.topics[name])}
-    answers = client.admin.list_offsets(wanted, request_timeout=CALL_SECONDS)
-    return {(part.topic, part.partition): client.answer(future).offset for part, future in answers.items()}

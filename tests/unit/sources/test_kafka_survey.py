@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cdc_pipeline.errors import SourceAway
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
@@ -54,6 +55,7 @@ def survey(
 
 READ = KeptRecords(first=5_000, end=5_100)
 GROWN = KeptRecords(first=40, end=50)
+UNKNOWN = SourceAway("the cluster does not say which records it keeps")
 
 
 def why_stale(found: TopicSurvey) -> str:
@@ -125,6 +127,35 @@ def test_a_table_of_which_no_topic_is_shown_is_refused() -> None:
     found = replace(survey(kafka(), {0: READ}, {0: place(0, 5_050)}), topics={}, topics_of={})
     assert found.refused[ORDERS] is not None
     assert found.resting.keys() == {0}
+
+
+def with_unknown(found: TopicSurvey, *numbers: int) -> TopicSurvey:
+    """The survey of a topic that also has these partitions, of which the cluster does not say what it keeps."""
+    (topic,) = found.topics.values()
+    return replace(found, topics={topic.name: replace(topic, unknown=dict.fromkeys(numbers, UNKNOWN))})
+
+
+def test_a_partition_of_which_nothing_is_known_rests_alone_and_is_not_judged() -> None:
+    found = with_unknown(survey(kafka(), {0: READ}, {0: place(0, 5_050), 1: place(1, 9)}), 1)
+    assert (found.stale, found.refused, found.resting) == ({}, {}, {1: UNKNOWN})
+    assert [table.name for table in found.tables] == [ORDERS]
+    hidden = with_unknown(survey(kafka(), {}, {0: place(0, 5_050), 1: place(1, 9)}), 0, 1)
+    assert (hidden.stale, hidden.refused, hidden.resting) == ({}, {}, {0: UNKNOWN, 1: UNKNOWN})
+    assert [table.published_as for table in hidden.tables] == [table.published_as for table in found.tables]
+
+
+def test_a_new_partition_of_which_nothing_is_known_is_registered_once_it_can_be_read() -> None:
+    """Until then nobody knows whether it began with its first record."""
+    progress = {0: place(0, 5_050)}
+    found = with_unknown(survey(kafka(begin="kept"), {0: READ}, progress), 1)
+    assert (found.resting, found.stream_partitions) == ({}, {0: "public.orders [0]"})
+    only_new = with_unknown(survey(kafka(begin="kept"), {1: GROWN}, progress), 0)
+    assert "[1] from offset 40 on, and it is read up to offset 0" in why_stale(only_new)
+
+
+def test_a_new_table_of_which_a_partition_is_not_known_is_refused() -> None:
+    found = with_unknown(survey(kafka(), {0: KeptRecords(first=0, end=10)}, {}), 1)
+    assert found.refused == {ORDERS: UNKNOWN}
 
 
 @pytest.mark.parametrize("offset", [0, 5_050])
