@@ -113,6 +113,7 @@ class SliceRunTrigger(_StoreTrigger):
     """Runs a slice task without a task process: asks the resident workers for the run, and ends the task with them.
 
     The id of the task instance is the id of the request, so a trigger that starts again elsewhere finds its request.
+    A triggerer that hung ends the triggers that another one has now, and cancels their requests; they ask again.
     If the table has a request of another run that has not ended, this run waits for that one and ends with its result,
     unless a person cancels that one. With `resumes`, a run that applied something ends in a task process, which updates
     the table's asset.
@@ -193,8 +194,8 @@ class SliceRunTrigger(_StoreTrigger):
             if self._request is None:
                 ended = "it has ended, and the record of a newer run has replaced what came of it"
                 return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
-        if self._request.state is RequestState.CANCELLED and not self._is_own(self._request):
-            self._request = None  # its run was ended or cleared, which this one was not: it asks for itself
+        if self._request.state is RequestState.CANCELLED and not self._is_killed:
+            self._request = None  # a run that was ended did it, or a triggerer that hung: this one asks for itself
             return None
         return await self._ended(self._request) if self._request.has_ended else None
 

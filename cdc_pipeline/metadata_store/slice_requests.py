@@ -43,7 +43,8 @@ _ASK = text("""
         requested_at = excluded.requested_at,
         goes_on_until = excluded.goes_on_until,
         attempts = 0, worker = NULL, taken_at = NULL, ended_at = NULL, report = NULL, error = NULL, log = NULL
-    WHERE held.request_id <> excluded.request_id AND held.state NOT IN ('requested', 'taken')
+    WHERE held.state = 'cancelled'
+       OR (held.request_id <> excluded.request_id AND held.state NOT IN ('requested', 'taken'))
     """).bindparams(bindparam("goes_on_for", type_=Interval))
 # The report stays: the worker adds the next one to it.
 _ASK_AGAIN = text("""
@@ -185,9 +186,9 @@ class SliceRequests:
     ) -> SliceRequest | None:
         """Records a request, in place of an earlier one that has ended; durable on return. Returns the table's request.
 
-        Idempotent: a request that is recorded already stays as it is. If an earlier one has not ended, that one is
-        returned, and its run serves both. Returns None for an unregistered table. `goes_on_for`: how long its run asks
-        again for new slices (`ask_again`).
+        Idempotent: a request that is recorded already stays as it is, unless it was cancelled. If an earlier one has
+        not ended, that one is returned, and its run serves both. Returns None for an unregistered table. `goes_on_for`:
+        how long its run asks again for new slices (`ask_again`).
         """
         name = {"stream": self.stream, "database": table.database, "schema": table.schema, "table": table.table}
         with self.database.transaction("slice_request.ask") as connection:

@@ -48,13 +48,17 @@ def found_at(url: str) -> Iterator[None]:
             raise away
 
 
-@pytest.fixture
-def trigger() -> SliceRunTrigger:
-    """Of a run of orders that stays open."""
+def trigger_of_orders() -> SliceRunTrigger:
+    """Of a run that stays open."""
     trigger = SliceRunTrigger(STREAM.name, "shop.public.orders", resumes=False, run_seconds=300)
     instance: Any = SimpleNamespace(id=OWN, task_id="", run_id="scheduled__2026-01-01T00:00:00")
     trigger.task_instance = instance
     return trigger
+
+
+@pytest.fixture
+def trigger() -> SliceRunTrigger:
+    return trigger_of_orders()
 
 
 def tried(trigger: SliceRunTrigger, recent: RecentRequest | None = None) -> TriggerEvent | None:
@@ -77,6 +81,23 @@ def test_a_task_that_was_ended_while_it_asked_leaves_no_request(shop: Shop, trig
     with found_at(shop.url):
         asyncio.run(trigger.on_kill())
         trigger._ask()
+    assert state_of(shop, OWN) is RequestState.CANCELLED
+
+
+def test_a_run_whose_request_an_earlier_triggerer_cancels_asks_again(shop: Shop, trigger: SliceRunTrigger) -> None:
+    """A triggerer that hung finds that another one has its triggers, and ends its own as if tasks were killed."""
+    earlier = trigger_of_orders()
+    with found_at(shop.url):
+        assert tried(earlier) is None
+        assert tried(trigger) is None
+        taken(shop)
+        asyncio.run(earlier.on_kill())
+        assert state_of(shop, OWN) is RequestState.CANCELLED
+        assert tried(trigger) is None, "it sees that"
+        assert tried(trigger) is None, "it asks"
+        assert state_of(shop, OWN) is RequestState.REQUESTED
+        asyncio.run(trigger.on_kill())
+        assert isinstance(tried(trigger), TaskFailedEvent), "its task was ended"
     assert state_of(shop, OWN) is RequestState.CANCELLED
 
 
