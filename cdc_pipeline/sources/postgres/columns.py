@@ -1,6 +1,7 @@
 """Reads all columns that a table has at a held position, and checks that its rows as of there still exist."""
 
 import sys
+from collections.abc import Sequence
 
 import psycopg2.errors
 import psycopg2.extensions
@@ -10,7 +11,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Column, TableName
 from cdc_pipeline.settings.libpq import one_line
 from cdc_pipeline.sources.postgres.catalogue import canonical_type, read_types, rows
-from cdc_pipeline.sources.postgres.page_ranges import plan_ranges
+from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges
 
 _ACCESS_SHARE = sql.SQL("SELECT FROM ONLY {} LIMIT 0")
 _COLUMNS = """
@@ -33,6 +34,14 @@ SELECT coalesce(bool_or(relkind = 'r' AND pg_relation_filenode(oid) IS DISTINCT 
            SELECT count(*) FROM pg_partition_tree(oid)) <> (SELECT count(*) FROM tree AS every)) FILTER (WHERE is_root),
            false)
 FROM tree
+"""
+_NOT_NAMED_SO_NOW = """
+-- As above: the query sees the names as of the snapshot, its function sees them as they are now.
+SELECT a.attname
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND a.attname = ANY(%s)
+  AND (pg_identify_object_as_address('pg_class'::regclass, c.oid, a.attnum)).object_names[3] IS DISTINCT FROM a.attname
+ORDER BY a.attnum
 """
 _NAMED_NOW = "SELECT to_regclass(format('%%I.%%I', %s, %s))::oid"
 
@@ -71,6 +80,22 @@ def refuse_changed(connection: psycopg2.extensions.connection, table: TableName)
         raise SourceError(
             f"{table} was rewritten, truncated or parted otherwise while it was to be read, or has another name",
             expected="a table that keeps its shape and name meanwhile",
+            remedy="run the same command again",
+        )
+
+
+def refuse_renamed(connection: psycopg2.extensions.connection, pages: PageRange, names: Sequence[str]) -> None:
+    """Raises SourceError if a column has not the name that the connection's snapshot shows: another one may have it.
+
+    A query that names a column reads the one that has the name now, whatever the snapshot shows. As `oid_now`, it is
+    called right after the session took a lock.
+    """
+    found = rows(connection, _NOT_NAMED_SO_NOW, (pages.schema, pages.relation, list(names)))
+    if found:
+        raise SourceError(
+            f"{pages.schema}.{pages.relation} changed its columns while it was to be read:"
+            f' column "{found[0][0]}" does not exist, or another one has its name',
+            expected="a table whose columns keep their names meanwhile",
             remedy="run the same command again",
         )
 

@@ -10,7 +10,7 @@ from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
-from cdc_pipeline.sources.postgres.columns import oid_now, read_columns, refuse_changed
+from cdc_pipeline.sources.postgres.columns import oid_now, read_columns, refuse_changed, refuse_renamed
 from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
 from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
@@ -52,6 +52,8 @@ class PostgresCopy:
         ranges = plan_ranges(self.connection, table, sys.maxsize) if part is None else [PageRange(**part)]
         if part is None:
             refuse_changed(self.connection, table)
+            for pages in ranges:
+                refuse_renamed(self.connection, pages, schema.names)
         for pages in ranges:
             query = range_query(self.connection, pages, schema)
             yield from copy_record_batches(self.connection, query, schema, on_step=self.on_step)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import LakeAway
+from cdc_pipeline.errors import LakeAway, SourceError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.steps import Moment, OnStep, no_step
+from tests.crash.test_late_slices import without_a_row
 from tests.crash.world import World, apply_all, take_snapshot, waiting_world
 from tests.support.pipelines import consume
 from tests.support.streams import run_sql
@@ -93,3 +94,36 @@ def test_a_newer_snapshot_that_is_published_meanwhile_ends_the_comparison_with_t
     with world.process() as pipeline:
         (again,) = pipeline.verification().verify(world.tables[1:2])
     assert again.is_equal
+
+
+EXCHANGE = "ALTER TABLE {0} RENAME {1} TO x; ALTER TABLE {0} RENAME {2} TO {1}; ALTER TABLE {0} RENAME x TO {2}"
+BEGIN_AGAIN = "ALTER TABLE {0} DROP {1}, ADD {1} int DEFAULT 7"
+
+
+def test_columns_that_got_the_names_of_others_after_the_position_are_not_compared(world: World) -> None:
+    def happens() -> None:
+        run_sql(world.source_url, BEGIN_AGAIN.format("parts", "amount"), EXCHANGE.format("notes", "amount", "price"))
+
+    things, parts, notes = verified_while(world, happens)
+    assert things.is_equal
+    assert (parts.comparison, notes.comparison) == (None, None)
+    assert 'parts changed its columns while it was to be read: column "amount" does not exist, or' in parts.problem
+    assert "notes changed its columns while it was to be read" in notes.problem
+
+
+def test_a_repair_writes_nothing_of_a_column_that_got_the_name_of_another(world: World) -> None:
+    things = without_a_row(world)
+    exchange = EXCHANGE.format("things", "name", "body")
+    left = [exchange]
+
+    def on_step(name: str, moment: Moment) -> None:
+        if (name, moment) == ("table.repair", Moment.ACKNOWLEDGED) and left:
+            run_sql(world.source_url, left.pop())
+
+    with world.process(on_step) as pipeline, pytest.raises(SourceError, match=r"things changed its columns.*again$"):
+        pipeline.repair().run(things)
+    run_sql(world.source_url, exchange)
+    with world.process() as pipeline:
+        (verdict,) = pipeline.verification().verify([things])
+    assert verdict.comparison is not None
+    assert [each.kind for each in verdict.comparison.differences] == ["missing"]

@@ -83,6 +83,28 @@ def test_rows_of_another_table_that_got_the_name_after_the_check_are_not_copied(
             list(copy.rows(name, schema))
 
 
+def test_a_partition_that_numbers_its_columns_otherwise_is_copied_beside_a_new_column(database: str) -> None:
+    attach = "ALTER TABLE parted ATTACH PARTITION turned FOR VALUES FROM (10) TO (20)"
+    run_sql(
+        database, *CREATE, "CREATE TABLE turned (note text, id int)", attach, "INSERT INTO parted VALUES (11, 'two')"
+    )
+    name = named(database, "parted")
+    with held(database, "ALTER TABLE parted ADD COLUMN later int") as connection:
+        schema = TableSchema(columns=read_columns(connection, name), key=("id",))
+        copied = list(PostgresCopy(connection=connection, on_step=no_step).rows(name, schema))
+    assert [row for block in copied for row in block.rows["note"].to_pylist()] == ["one", "two"]
+
+
+def test_columns_of_a_partition_that_got_the_names_of_others_are_not_copied(database: str) -> None:
+    run_sql(database, *CREATE)
+    name = named(database, "parted")
+    again = "ALTER TABLE parted DROP COLUMN note, ADD COLUMN note text DEFAULT 'new'"
+    with held(database, again) as connection:
+        schema = TableSchema(columns=read_columns(connection, name), key=("id",))
+        with pytest.raises(SourceError, match=r"part_1 changed its columns .* \"note\" does not exist, or another"):
+            list(PostgresCopy(connection=connection, on_step=no_step).rows(name, schema))
+
+
 @pytest.mark.parametrize("table", ["plain", "parted"])
 def test_a_snapshot_fails_if_another_table_got_the_name_before_its_end(database: str, table: str) -> None:
     run_sql(database, *CREATE)
