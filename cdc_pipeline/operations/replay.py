@@ -16,7 +16,7 @@ import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.consume.event_filter import without_columns
-from cdc_pipeline.errors import LeaseBusy, UsageError
+from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
 from cdc_pipeline.metadata_store.database import batches
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
@@ -26,6 +26,7 @@ from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.operations.source_setup.registered import known_table
+from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.sources.quarantined import DecodedEvents
@@ -148,7 +149,7 @@ class Replay:
         columns = self.store.tables.known_columns(table.table_id)
         in_lake = () if table.schema_id is None else columns
         numbers: dict[int, int] = {}
-        for decoded in self._decode(table, columns, ready) if ready else ():
+        for decoded in self._decoded_or_refused(table, columns, ready, refused):
             refused |= decoded.refused
             changed = _changed_types(in_lake, decoded.schema)
             if changed:
@@ -176,6 +177,24 @@ class Replay:
             number = self.late_slices.chain.register_late(late, decoded.schema, lease, keeper.check)
         log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
         return number
+
+    def _decoded_or_refused(
+        self,
+        table: SourceTable,
+        columns: tuple[Column, ...],
+        entries: Sequence[QuarantineEntry],
+        refused: dict[int, str],
+    ) -> Sequence[DecodedEvents]:
+        """Adds the events to `refused` if an error ends their decoding, so that those of other tables are replayed."""
+        found = result_or_error(
+            lambda: self._decode(table, columns, entries) if entries else (),
+            table.name,
+            otherwise="events not replayed",
+        )
+        if not isinstance(found, CdcError):
+            return found
+        refused |= dict.fromkeys((entry.quarantine_id for entry in entries), str(found))
+        return ()
 
     def _decode(
         self, table: SourceTable, columns: tuple[Column, ...], entries: Sequence[QuarantineEntry]

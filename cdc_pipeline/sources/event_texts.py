@@ -1,9 +1,10 @@
 """Turns change events, as texts of their source, into rows of a slice file; says which events cannot become a row."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -154,6 +155,19 @@ def numbers_in(event: Payload) -> dict[str, int]:
     return numbers
 
 
+def why_unreadable(event: Mapping[str, object]) -> str:
+    """Returns which field of a payload cannot be read back, as after a correction by hand; "" if all can."""
+    for name, value in event.items():
+        if value is not None and not isinstance(value, str):
+            return f"{name} of its payload is {json.dumps(value, ensure_ascii=False)}; expected a text in quotes"
+    for name, read in _OWN_FIELDS.items():
+        try:
+            read(event.get(name))
+        except (ValueError, TypeError, AttributeError) as error:
+            return f"{name} of its payload is {json.dumps(event.get(name))}; expected its text as it was: {error}"
+    return ""
+
+
 def payload_columns(event: Payload) -> tuple[str, ...]:
     """Returns the names of the source's columns that an event has."""
     return tuple(name for name in event if not name.startswith(OWN_PREFIX))
@@ -171,14 +185,18 @@ def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: Tabl
             [datetime.fromisoformat(each[COMMIT_TIME] or "") for each in payloads], pa.timestamp("us", "UTC")
         ),
         transaction=pa.array([_number(each[TRANSACTION]) for each in payloads], pa.int64()),
-        absent=pa.array([json.loads(each[ABSENT] or "null") for each in payloads], pa.list_(pa.string())),
+        absent=pa.array([_absent(each[ABSENT]) for each in payloads], pa.list_(pa.string())),
         old_id={name: _octets(payloads, OLD_ID_PREFIX + name) for name in schema.key},
         texts={name: _octets(payloads, name) for name in schema.names},
     )
 
 
-def shown(text: str) -> str:
-    """Returns a payload's text in a printable form: bytes that are not UTF-8 become escapes."""
+def shown(value: object) -> str:
+    """Returns a payload's text in a printable form: bytes that are not UTF-8 become escapes.
+
+    Another value, as after a correction by hand, is shown as JSON.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text.encode(errors=_NOT_UTF8).decode(errors="backslashreplace")
 
 
@@ -218,3 +236,20 @@ def _octets(payloads: Sequence[Payload], name: str) -> pa.Array:
 
 def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
+
+
+def _absent(text: str | None) -> list[str] | None:
+    names = json.loads(text or "null")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise TypeError("no list of texts")
+    return names
+
+
+_OWN_FIELDS: Mapping[str, Callable[[Any], object]] = {
+    OPERATION: Operation,
+    COMMIT_TIME: datetime.fromisoformat,
+    TRANSACTION: _number,
+    ABSENT: _absent,
+    COLUMN_NUMBERS: lambda text: [int(number) for number in json.loads(text or "{}").values()],
+}
+"""How `events_of` and `numbers_in` read the pipeline's own fields of a payload."""

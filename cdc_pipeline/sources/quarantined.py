@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.event_texts import events_of, numbers_in, payload_columns, typed_rows
+from cdc_pipeline.sources.event_texts import events_of, numbers_in, payload_columns, typed_rows, why_unreadable
 
 
 class QuarantinedText(Protocol):
@@ -50,15 +50,20 @@ def decode_texts(
     """Decodes payloads that hold the source's texts by column. `known`: every column of the table, the last type last.
 
     A value belongs to the column with the number that its column had, whatever the name of either is by now. Returns
-    one entry per set of columns.
+    one entry per set of columns, and one for events that cannot be read, as after a correction by hand.
     """
+    given = list(entries)
+    whys = {entry.quarantine_id: why_unreadable(entry.payload) for entry in given}
+    unreadable = {quarantine_id: why for quarantine_id, why in whys.items() if why}
     last: dict[str | int, Column] = {column.name: column for column in known}
     last |= {column.number: column for column in known if column.number is not None}
-    in_order = sorted(entries, key=lambda entry: (_columns(entry, newest), entry.quarantine_id))
-    return [
+    readable = [entry for entry in given if entry.quarantine_id not in unreadable]
+    in_order = sorted(readable, key=lambda entry: (_columns(entry, newest), entry.quarantine_id))
+    decoded = [
         _decode_texts(list(group), {name: last.get(number or name) for name, number in columns}, newest)
         for columns, group in groupby(in_order, key=lambda entry: _columns(entry, newest))
     ]
+    return [*decoded, _refused(unreadable, newest)] if unreadable else decoded
 
 
 def _columns(entry: QuarantinedText, newest: TableSchema) -> tuple[tuple[str, int], ...]:
@@ -74,8 +79,7 @@ def _decode_texts(
     unknown = next((name for name, column in columns.items() if column is None), None)
     if unknown is not None:
         why = f"the type of {unknown} is not known before the table's next event that fits"
-        refused = {entry.quarantine_id: why for entry in entries}
-        return DecodedEvents(schema=newest, rows=event_schema(newest).empty_table(), refused=refused)
+        return _refused({entry.quarantine_id: why for entry in entries}, newest)
     found = tuple(replace(column, name=name) for name, column in columns.items() if column is not None)
     schema = TableSchema(columns=found, key=newest.key)
     versions = [_version(entry, schema) for entry in entries]
@@ -89,6 +93,10 @@ def _decode_texts(
         fitting=[entry.quarantine_id for entry in entries if entry.quarantine_id not in refused],
         refused=refused,
     )
+
+
+def _refused(why: dict[int, str], newest: TableSchema) -> DecodedEvents:
+    return DecodedEvents(schema=newest, rows=event_schema(newest).empty_table(), refused=why)
 
 
 def _version(entry: QuarantinedText, schema: TableSchema) -> str:

@@ -78,6 +78,16 @@ def test_events_of_a_busy_table_wait_and_those_of_the_next_table_are_replayed(wo
     assert "is held by another until" in found[things].why
 
 
+def test_an_event_that_was_corrected_wrongly_keeps_no_other_table_from_replay(world: World) -> None:
+    things, notes = with_two_tables(world)
+    number = "jsonb_set(payload::jsonb, '{price}', '1.5')::json"
+    run_sql(world.store_url, f"UPDATE cdc.quarantine SET payload = {number} WHERE payload::jsonb ->> 'id' = '9000'")
+    with world.process() as pipeline:
+        found = by_table(pipeline, pipeline.replay().run_waiting())
+    assert (found[things].state, found[notes].state) == (WAITING, REPLAYED)
+    assert found[things].why == "price of its payload is 1.5; expected a text in quotes"
+
+
 def test_a_replay_waits_until_the_table_is_free(world: World) -> None:
     with_two_tables(world)
     with world.process() as other:

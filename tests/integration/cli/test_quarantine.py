@@ -68,6 +68,17 @@ def test_an_event_waits_until_it_fits_and_is_replayed_once_or_dropped_for_a_reas
     assert (too_late.exit_code, "is replayed" in too_late.error) == (ERROR, True)
 
 
+def test_a_value_that_was_corrected_into_a_number_keeps_no_other_event_from_replay(kept: CommandLine) -> None:
+    run_sql(kept.store_url, MEND)
+    number = """jsonb_set(payload::jsonb, '{note}', '1.5')::json"""
+    run_sql(kept.store_url, f"UPDATE cdc.quarantine SET payload = {number} WHERE quarantine_id = 1")
+    (whole,) = kept.run("quarantine", "show", "1", "--json").rows
+    assert whole["payload"]["note"] == "1.5"
+    replayed = kept.run("quarantine", "replay", "--all", "--json")
+    assert (replayed.exit_code, [row["state"] for row in replayed.rows]) == (STILL_KEPT, ["waiting", "replayed"])
+    assert replayed.rows[0]["why"] == "note of its payload is 1.5; expected a text in quotes"
+
+
 def test_many_events_are_listed_in_part_dropped_by_table_and_replayed_in_slices_of_bounded_size(
     kept: CommandLine,
 ) -> None:

@@ -1,11 +1,23 @@
 """A kept event is read with the columns that it had and the types that they have by now."""
 
 from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.record import VERSION, Column, TableSchema, encode_version
-from cdc_pipeline.sources.event_texts import snapshot_row_payload
+from cdc_pipeline.record import (
+    ABSENT,
+    COMMIT_TIME,
+    OPERATION,
+    TRANSACTION,
+    VERSION,
+    Column,
+    TableSchema,
+    encode_version,
+)
+from cdc_pipeline.sources.event_texts import COLUMN_NUMBERS, snapshot_row_payload
 from cdc_pipeline.sources.quarantined import decode_texts
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -80,3 +92,24 @@ def test_equal_rows_of_a_keyless_snapshot_differ_at_the_cutoff() -> None:
     (decoded,) = decode_texts(entries, bag, known(ID))
     first, second = decoded.rows[VERSION].to_pylist()
     assert encode_version(7, 0) < first < second < encode_version(7, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("name", 1.5, "name of its payload is 1.5; expected a text in quotes"),
+        (COMMIT_TIME, "x", '"x"; expected its text as it was: Invalid isoformat'),
+        (ABSENT, "nonsense", '"nonsense"; expected'),
+        (ABSENT, '"name"', "expected"),
+        (TRANSACTION, "one", '"one"; expected'),
+        (OPERATION, None, "null; expected"),
+        (COLUMN_NUMBERS, "[1]", '"[1]"; expected'),
+    ],
+)
+def test_an_event_that_was_corrected_into_no_text_is_refused_alone(field: str, value: Any, said: str) -> None:
+    good, bad = kept(1, id="1", name="n"), kept(2, id="2", name="n")
+    bad.payload[field] = value
+    first, second = decode_texts([good, bad], TableSchema(columns=(ID, NAME), key=("id",)), known(ID, NAME))
+    assert (first.fitting, second.fitting, list(second.refused)) == ([1], [], [2])
+    assert second.refused[2].startswith(f"{field} of its payload is ")
+    assert said in second.refused[2]
