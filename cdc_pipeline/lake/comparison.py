@@ -116,7 +116,7 @@ def _compare_copies(source: DataFrame, lake: DataFrame) -> Comparison:
         spark_functions.coalesce(spark_functions.sum(_IN_LAKE), spark_functions.lit(0)),
         spark_functions.coalesce(spark_functions.sum(spark_functions.abs(surplus)), spark_functions.lit(0)),
     ).collect()[0]
-    shown = copies.where(surplus != 0).limit(MOST_SHOWN).collect() if counts[2] else []
+    shown = copies.where(surplus != 0).limit(MOST_SHOWN).toArrow().to_pylist() if counts[2] else []
     return Comparison(
         source_rows=counts[0],
         lake_rows=counts[1],
@@ -182,7 +182,8 @@ def _shown(found: DataFrame, table: LakeTable) -> tuple[Difference, ...]:
         )
         .orderBy(*(f"id_{index}" for index in range(len(ids))))
         .limit(MOST_SHOWN)
-        .collect()
+        .toArrow()  # collect() would give times of the host's zone, and fails at the ends of their range
+        .to_pylist()
     )
     return tuple(
         Difference(

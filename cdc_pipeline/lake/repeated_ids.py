@@ -42,5 +42,5 @@ def repeated_of_many(
     """Returns the same by Spark, which spills to disk."""
     staged = session.read.schema(", ".join(map(definition, ids.columns))).parquet(*map(store.spark_url, staged_keys))
     times = staged.groupBy(*map(identifier, ids.names)).agg(count(lit(1)).alias(_TIMES))
-    found = times.where(f"{_TIMES} > 1").drop(_TIMES).limit(1).collect()
-    return [tuple(row) for row in found]
+    found = times.where(f"{_TIMES} > 1").drop(_TIMES).limit(1).toArrow().to_pylist()
+    return [tuple(row.values()) for row in found]
