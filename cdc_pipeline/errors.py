@@ -31,6 +31,7 @@ CdcError
 └── ObjectMissing           no object under the key
 """
 
+import errno
 import re
 from typing import ClassVar, Self
 
@@ -250,6 +251,11 @@ def is_outage(error: Exception) -> bool:
     if isinstance(error, CdcError):
         return error.outage
     return isinstance(error, OSError) and (error.errno is not None or not str(error).startswith(_DAMAGE))
+
+
+def has_no_room(error: BaseException | None) -> bool:
+    """Returns whether the system refused to write more: the disk or the quota is full, or the file is too long."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def damaged_file(found: str) -> LakeError:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import staging_prefix
+from cdc_pipeline.errors import SetupError, has_no_room
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.protocol import TableCopy
@@ -54,12 +55,13 @@ class SourceCopies:
     ) -> Iterator[SourceCopy]:
         """Yields a copy of the table with the schema's columns; its file is deleted when the block ends.
 
-        Memory holds one block of rows and, `with_ids`, the ids of the withheld rows.
+        Memory holds one block of rows and, `with_ids`, the ids of the withheld rows. The folder for temporary files
+        holds the whole table. Raises SetupError if it has no room for that.
         """
         rows_withheld, ids, reasons = 0, set[RowId](), dict[str, None]()
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "source.parquet"
-            with pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:
+            with _room_for(table), pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:
                 for copied in source.rows(table, schema):
                     writer.write_batch(copied.rows)
                     rows_withheld += len(copied.unfit_rows)
@@ -77,6 +79,20 @@ class SourceCopies:
         finally:
             with step(self.on_step, "verification_file.delete"):
                 self.objects.delete(key)
+
+
+@contextmanager
+def _room_for(table: TableName) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not has_no_room(error):
+            raise
+        raise SetupError(
+            f"a copy of {table} finds no room in the folder {tempfile.gettempdir()}: {error!s:.300}",
+            expected="room for the whole table as a Parquet file",
+            remedy="set another TMPDIR, or make room in this folder; then run the same command again",
+        ) from error
 
 
 def ids_of(rows: pa.RecordBatch | pa.Table, schema: TableSchema) -> list[RowId]:

@@ -1,6 +1,5 @@
 """Reads a change file (CSV, JSON Lines, Parquet or Avro, also gzip) as blocks of records."""
 
-import errno
 import gzip
 import tempfile
 from collections.abc import Collection
@@ -17,6 +16,7 @@ from cdc_pipeline.errors import (
     SourceAway,
     SourceError,
     SourceGap,
+    has_no_room,
 )
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
@@ -31,7 +31,6 @@ _DIGEST_BYTES = 16
 _COPIED_BYTES = 1 << 20
 _MOST_ROWS = 32_768
 _GZIP = ".gz"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RecordFile:
@@ -54,7 +53,7 @@ class RecordFile:
         opened = attempt(partial(self._open, layout))
         if isinstance(opened, LineRefused):
             self.close()
-            if _has_no_room(opened.__cause__):
+            if has_no_room(opened.__cause__):
                 raise _no_room(key, opened.__cause__) from opened.__cause__
             raise SourceError(
                 f"the file {key} {opened!s:.250}",
@@ -164,10 +163,6 @@ def is_readable(key: str) -> bool:
     return key.removesuffix(_GZIP).endswith(tuple(SUFFIXES))
 
 
-def _has_no_room(error: BaseException | None) -> bool:
-    return isinstance(error, OSError) and error.errno in _NO_ROOM
-
-
 def _no_room(key: str, error: BaseException | None) -> SourceError:
     """Returns an error of this file alone: smaller files of other folders may have room."""
     return SourceError(
@@ -223,7 +218,7 @@ def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int]:
                 ) from error
             case SettingsError():
                 raise refused(error) from error
-            case OSError() if _has_no_room(error):
+            case OSError() if has_no_room(error):
                 raise _no_room(key, error) from error
             case ObjectStoreAway() | OSError():
                 raise SourceAway(
