@@ -139,22 +139,25 @@ class _Plan:
         )
 
 
-def taken_over(before: Shape, schema: TableSchema, source_id: int, *, keeps_dropped: bool) -> ShapeChange:
+def taken_over(
+    before: Shape, schema: TableSchema, source_id: int, *, keeps_dropped: bool, is_known: bool = True
+) -> ShapeChange:
     """Returns the change after which a history can take over rows that have this schema.
 
     A new snapshot may follow a change that no stream shows. Then a column that cannot hold the new values counts as
     dropped, and a new one begins beside it. In another source table of the same name, column numbers mean other
-    columns: there, columns are the same if their names are.
+    columns: there, columns are the same if their names are. `is_known`: the history has had rows of this registration
+    of the table; that decides where the source gives no `source_id`, since its numbers begin again with a new one.
     """
-    is_same = source_id == before.source_id or 0 in (source_id, before.source_id)
+    is_same = source_id == before.source_id if source_id and before.source_id else is_known
     columns = tuple(_taken_over(own, before, schema, is_same=is_same) for own in before.columns)
     marked = replace(before, columns=columns, source_id=source_id, generation=min(before.generation, schema.generation))
     return replace(fitted(marked, schema, keeps_dropped=keeps_dropped, keeps_wider=True), before=before)
 
 
-def ids_before(before: Shape, schema: TableSchema, source_id: int) -> list[str | None]:
+def ids_before(before: Shape, schema: TableSchema, source_id: int, *, is_known: bool = True) -> list[str | None]:
     """Returns the columns of a history that have the ids of this schema; None for one that it does not have."""
-    sources = taken_over(before, schema, source_id, keeps_dropped=True).sources
+    sources = taken_over(before, schema, source_id, keeps_dropped=True, is_known=is_known).sources
     return [sources.get(name) for name in schema.key]
 
 
@@ -165,7 +168,7 @@ def _taken_over(own: LakeColumn, before: Shape, schema: TableSchema, *, is_same:
     else:
         wanted = next((column for column in schema.columns if column.name == own.name and not own.dropped), None)
     if wanted is None:
-        return own if is_same else ended
+        return own if is_same or own.number is None else ended
     type_ = resolve(wanted.type).spark
     return replace(own, number=wanted.number) if wider(own.type, type_) or wider(type_, own.type) else ended
 

@@ -150,7 +150,8 @@ class RowHistory:
         fence = self._opened(at, cutoff)
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
         work = ClaimWork(claim_id="", first_number=fence_number, last_number=fence_number, slices=(rows,))
-        fitted = self._follow(work, fence.lake_version, partial(planned_for_snapshot, self.history))
+        plan = partial(planned_for_snapshot, self.history, is_known=_has_begun(fence))
+        fitted = self._follow(work, fence.lake_version, plan)
         files = self._files(fitted, "")
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
@@ -176,7 +177,7 @@ class RowHistory:
         fence = self._begun()
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(self.log, fence.lake_version)
-        ids = ids_before(shape, self.table.schema, self.table.source_id)
+        ids = ids_before(shape, self.table.schema, self.table.source_id, is_known=_has_begun(fence))
         if None in ids or (_has_begun(fence) and not self._are_ids(filter(None, ids))):
             self._end_all(at, cutoff)
             fence = self._begun()

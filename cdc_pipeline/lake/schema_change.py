@@ -149,9 +149,10 @@ def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
     return _checked(change, table, "read the events again under another name and lake")
 
 
-def planned_for_snapshot(history: LakeTable, before: Shape) -> ShapeChange:
-    """Returns the change that a history needs for the rows of a snapshot."""
-    change = taken_over(before, history.schema, history.source_id, keeps_dropped=history.keeps_dropped)
+def planned_for_snapshot(history: LakeTable, before: Shape, *, is_known: bool) -> ShapeChange:
+    """Returns the change that a history needs for the rows of a snapshot. `is_known`: see `taken_over`."""
+    kept = history.keeps_dropped
+    change = taken_over(before, history.schema, history.source_id, keeps_dropped=kept, is_known=is_known)
     return _checked(change, history, "move the folder of the history away: a new one begins")
 
 

@@ -109,6 +109,23 @@ def test_columns_of_a_source_table_that_was_created_again_go_on_by_their_names(
     assert {(row["id"], row["name"], row["age"]) for row in rows if row[CURRENT]} == {(1, "c", 1), (2, "b", 3)}
 
 
+def test_columns_of_a_table_that_was_registered_again_go_on_by_their_names(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable
+) -> None:
+    """A source that gives its columns no numbers has them numbered by the pipeline, from 1 on if it knows none."""
+    id_, name, age = numbered("name", "age")
+    before = TableSchema(columns=(id_, name, replace(age, number=9)), key=("id",))
+    after = TableSchema(columns=(id_, replace(age, number=2), replace(name, number=3)), key=("id",))
+    table = replace(table, schema=before, name=replace(table.name, table="listed"))
+    publish(lake, store, table, [(1, "a", 1), (2, "b", 2)], at=5, fence=0)
+    publish(lake, store, table, [(1, "a", 1), (2, "c", 2)], at=7, fence=0)
+    table = replace(table, schema=after, table_uuid="uuid-2")
+    publish(lake, store, table, [(1, 1, "a"), (2, 3, "c")], at=9, fence=0)
+    assert spans(store, table) == {1: [("a", 5, None)], 2: [("b", 5, 7), ("c", 7, 9), ("c", 9, None)]}
+    rows = lake_table_rows(store, history_of(table))
+    assert {(row["id"], row["age"]) for row in rows} == {(1, 1), (2, 2), (2, 3)}
+
+
 def test_ids_of_another_type_end_all_periods_and_begin_new_ones(
     lake: SparkLake, store: LocalObjectStore, table: LakeTable
 ) -> None:

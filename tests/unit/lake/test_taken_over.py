@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from cdc_pipeline.lake.fitting import fitted, ids_before, taken_over
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of_source
-from cdc_pipeline.record import TableSchema
+from cdc_pipeline.record import Column, TableSchema
 from tests.support.shapes import columns
 
 FIRST = columns("id int8 1", "a text 2", "b int4 3")
@@ -12,8 +12,10 @@ ONE, OTHER = 16_400, 16_500
 BEFORE = replace(shape_of_source(FIRST), source_id=ONE)
 
 
-def taken(*described: str, source_id: int = ONE, before: Shape = BEFORE, keeps_dropped: bool = True) -> ShapeChange:
-    return taken_over(before, columns(*described), source_id, keeps_dropped=keeps_dropped)
+def taken(
+    *described: str, source_id: int = ONE, before: Shape = BEFORE, keeps_dropped: bool = True, is_known: bool = True
+) -> ShapeChange:
+    return taken_over(before, columns(*described), source_id, keeps_dropped=keeps_dropped, is_known=is_known)
 
 
 def unnumbered(shape: Shape) -> Shape:
@@ -87,6 +89,28 @@ def test_a_new_table_lacks_columns_of_the_old_one_and_uses_their_numbers_again()
 def test_a_history_that_does_not_know_its_table_takes_it_for_the_same() -> None:
     change = taken("id int8 1", "c text 2", "b int4 3", before=shape_of_source(FIRST))
     assert (change.renamed, change.after.source_id) == ({"a": "c"}, ONE)
+
+
+def test_a_table_without_a_number_of_its_own_gave_others_to_its_columns_if_it_was_registered_anew() -> None:
+    before = shape_of_source(FIRST)
+    added = taken("id int8 1", "x text 2", "a text 3", "b int4 4", source_id=0, before=before, is_known=False)
+    assert sources(added) == {"id": "id", "x": None, "a": "a", "b": "b"}
+    dropped = taken("id int8 1", "b int4 2", source_id=0, before=before, is_known=False)
+    assert {column.name: (column.number, column.dropped) for column in dropped.after.columns} == {
+        "id": (1, False),
+        "b": (2, False),
+        "a": (None, True),
+    }
+    assert taken("id int8 1", "c text 2", "b int4 3", source_id=0, before=before).renamed == {"a": "c"}
+    assert taken("id int8 1", "c text 2", "b int4 3", is_known=False).renamed == {"a": "c"}
+
+
+def test_a_column_without_a_number_stays_if_its_table_was_registered_anew() -> None:
+    """Events show only the columns that they have."""
+    before = unnumbered(shape_of_source(FIRST))
+    schema = TableSchema(columns=(Column(name="id", type="int8"),), key=("id",))
+    change = taken_over(before, schema, 0, keeps_dropped=True, is_known=False)
+    assert [column.name for column in change.after.columns if not column.dropped] == ["id", "a", "b"]
 
 
 def test_ids_begin_anew_where_their_column_does_not_go_on() -> None:
