@@ -14,7 +14,7 @@ from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
 from cdc_pipeline.lake.new_shape import physical_fields, shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import identifier
-from cdc_pipeline.lake.shape import shape_of_source
+from cdc_pipeline.lake.shape import COLUMNS, GENERATION, HIGHEST, shape_of_source
 from cdc_pipeline.lake.table_ddl import STATS, listed_stats
 from cdc_pipeline.lake.table_features import check_features
 from cdc_pipeline.record import VERSION
@@ -98,8 +98,9 @@ def _shape(
     actions = shape_actions(log, table, read, content.snapshot_id)
     metadata = next((action["metaData"] for action in actions if "metaData" in action), None) or log.metadata(read)
     _check_names(table, content, metadata)
-    shape = shape_of_source(table.schema).properties()
-    configuration = {**(metadata.get("configuration") or {}), **properties, **shape}
+    known = metadata.get("configuration") or {}
+    before = {name: value for name, value in known.items() if name not in (COLUMNS, HIGHEST, GENERATION)}
+    configuration = {**before, **properties, **shape_of_source(table.schema).properties()}
     listed, stats = listed_stats(configuration), stats_columns(table)
     missing = [name for name in stats if name not in listed]
     if missing:

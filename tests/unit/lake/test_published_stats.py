@@ -14,6 +14,8 @@ from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.new_shape import both_protocols, shape_actions, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.protocol import Compaction, LakePublication
+from cdc_pipeline.lake.schema_change import shape_at
+from cdc_pipeline.lake.shape import shape_of_source
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_ddl import STATS, listed_stats
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -98,6 +100,19 @@ def test_a_snapshot_with_another_id_changes_which_columns_have_statistics(tmp_pa
     assert kept == ",".join(f"`{name}`" for name in (*key, "_cdc_version"))
     publish(lake, store, after, [(1, "a", 1)], at=6, fence=0)
     assert stats() == (kept if "id" in key else "`id`,`_cdc_version`")
+
+
+def test_a_snapshot_forgets_which_columns_the_table_followed_before(tmp_path: Path) -> None:
+    """Those of a table that was removed, and listed again on a server whose log is behind."""
+    store = LocalObjectStore(tmp_path)
+    lake, table = SparkLake(open_session=no_session, store=store, clock=lambda: NOW, on_step=no_step), table_of()
+    numbered = tuple(replace(column, number=number) for number, column in enumerate(PEOPLE.columns, 1))
+    first = replace(PEOPLE, columns=tuple(replace(each, number=40 + (each.number or 0)) for each in numbered))
+    for at, schema in {5: replace(first, generation=9), 6: replace(PEOPLE, columns=numbered), 7: PEOPLE}.items():
+        publish(lake, store, replace(table, schema=schema), [(1, "a", 1)], at=at, fence=0)
+        log = DeltaLog(store, lake_key(table.name))
+        shape = shape_at(log, log.latest_version() or 0)
+        assert shape == shape_of_source(schema)
 
 
 def test_a_snapshot_is_not_published_where_its_files_would_read_as_null(tmp_path: Path) -> None:
