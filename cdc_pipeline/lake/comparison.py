@@ -9,6 +9,7 @@ from pyspark.sql.connect import functions as spark_functions
 
 from cdc_pipeline.lake.columns import definition
 from cdc_pipeline.lake.differences import MOST_SHOWN, Comparison, Difference
+from cdc_pipeline.lake.periods_sql import as_written
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.record import CURRENT, DELETED, END_VERSION, OPERATION, VERSION, Operation
@@ -29,7 +30,9 @@ def visible_rows(
         rows = rows.where(f"NOT coalesce({identifier(DELETED)}, false)")
     if table.is_history:
         moment = text_literal(as_of or "")
-        went_on = f"{VERSION} <= {moment} AND ({END_VERSION} IS NULL OR {END_VERSION} > {moment})"
+        went_on = (
+            f"{as_written(VERSION)} <= {moment} AND ({END_VERSION} IS NULL OR {as_written(END_VERSION)} > {moment})"
+        )
         rows = rows.where(CURRENT if as_of is None else went_on)
     values = [_quoted(names[name]) if name in names else spark_functions.lit(None) for name in table.schema.names]
     return rows.select(*(value.alias(name) for value, name in zip(values, table.schema.names, strict=True)))

@@ -30,6 +30,8 @@ from cdc_pipeline.record import (
 )
 
 PERIOD = "cdc_period"
+RIGHT_AFTER = "+"
+"""Makes of a version one that is greater, and less than that of every later event."""
 _UNKNOWN = ""
 """In PARTIAL, instead of a version: the columns that make the period incomplete. No event had a value for them."""
 _UPSERT, _DELETE, _END = 2, 1, 0
@@ -79,6 +81,11 @@ def _remembered(horizon: str) -> str:
     """Returns SQL of the later events of a period that an event may still come between."""
     before, rest = (f"filter(_cdc_later, it -> it._cdc_at {than} {text_literal(horizon)})" for than in ("<", ">="))
     return f"concat(slice({before}, -1, 1), {rest})" if horizon else "_cdc_later"
+
+
+def as_written(version: str) -> str:
+    """Returns SQL of the version of the source behind which RIGHT_AFTER was put, maybe several times."""
+    return f"trim(TRAILING '{RIGHT_AFTER}' FROM {version})"
 
 
 def new_events(shape: ClaimShape) -> str:

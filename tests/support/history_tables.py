@@ -56,9 +56,10 @@ def publish(
     at: int,
     fence: int,
     replaces: int | None = None,
+    name: str = "",
 ) -> None:
     """A snapshot of this content, `at` a position behind the slices up to `fence`."""
-    name = f"s{at}"
+    name = name or f"s{at}"
     key = put_rows(store, table, name, people)
     lake.create_table(table, snapshot_id=name)
     work = Compaction(snapshot_id=name, attempt="1", staged_keys=(key,), target_files=1, version=version(at))

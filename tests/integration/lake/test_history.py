@@ -90,6 +90,32 @@ def test_another_snapshot_adds_what_differs_and_keeps_what_was(
     assert {found[-1][2] for found in spans(store, table).values()} == {9, 11, 12}
 
 
+def test_another_export_of_the_same_position_ends_and_begins_periods_there(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    """A source whose positions do not say what an export contains has one for all of them."""
+    exports = {
+        "mon": [(1, "a", 1), (2, "b", 2), (3, "c", 3)],
+        "tue": [(1, "A", 1), (2, "b", 2), (4, "d", 4)],
+        "wed": [(1, "AA", 1), (2, "b", 2), (3, "C", 3)],
+    }
+    for day, people in exports.items():
+        publish(lake, store, table, people, at=5, fence=0, name=day)
+    wanted: dict[Any, list[Span]] = {
+        1: [("a", 5, 5), ("A", 5, 5), ("AA", 5, None)],
+        2: [("b", 5, None)],
+        3: [("c", 5, 5), ("C", 5, None)],
+        4: [("d", 5, 5)],
+    }
+    assert spans(store, table) == wanted
+    shown = put_rows(store, table, "shown", exports["wed"])
+    latest = lake.read_version(history_of(table)) or 0
+    assert lake.compare(history_of(table), shown, latest, as_of=version(5)).differing_rows == 0
+    lake.upsert(table, feed.claim([event("u", 6, 1, name="e", age=1), event("i", 7, 4, name="f", age=1)]))
+    wanted |= {1: [("a", 5, 5), ("A", 5, 5), ("AA", 5, 6), ("e", 6, None)], 4: [("d", 5, 5), ("f", 7, None)]}
+    assert spans(store, table) == wanted
+
+
 def test_a_history_that_is_switched_on_later_begins_with_the_rows_of_that_moment(
     lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
 ) -> None:
