@@ -1,10 +1,15 @@
-"""Registers a snapshot of a table as of its cutoff."""
+"""Registers a snapshot of a table as of its cutoff, and abandons it once nobody holds the cutoff any more."""
 
-from cdc_pipeline.errors import SnapshotError
+from collections.abc import Sequence
+from contextlib import suppress
+
+from cdc_pipeline.errors import CdcError, SnapshotError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
+from cdc_pipeline.metadata_store.states import SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 
@@ -34,3 +39,28 @@ def create_snapshot(
             exported_snapshot=cutoff.exported,
         )
     )
+
+
+def abandon_exports(store: MetadataStore, tables: Sequence[TableName], run_id: str) -> None:
+    """Abandons what the run has not exported once it lets go of the cutoff: slices after it would wait for ever.
+
+    A stale table waits for a snapshot anyway. It keeps this one, and with it the pause before the next one.
+    """
+    with suppress(CdcError):  # the next snapshot of the table abandons this one
+        rows = [row for row in store.tables.tables() if row.name in tables and row.state is not TableState.STALE]
+        for active in store.snapshots.active_snapshots([row.table_id for row in rows]):
+            if active.state is SnapshotState.EXPORTING and run_of(active.snapshot_id) == run_id:
+                abandoned(store, active)
+
+
+def abandoned(store: MetadataStore, active: Snapshot) -> Snapshot:
+    """Abandons a snapshot whose export nobody can complete, unless somebody else has moved it meanwhile."""
+    reason = "its orchestrator ended before the export was complete"
+    return store.snapshots.set_snapshot_state(
+        active.snapshot_id, SnapshotState.ABANDONED, error=reason, seen=active.state
+    )
+
+
+def run_of(snapshot_id: str) -> str:
+    """Returns the id of the run that began the snapshot."""
+    return snapshot_id.split("-")[1]

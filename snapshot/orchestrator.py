@@ -20,7 +20,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import TableCopy
-from snapshot.cutoff import create_snapshot
+from snapshot.cutoff import abandon_exports, abandoned, create_snapshot, run_of
 from snapshot.exports import Export, SnapshotRows
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
@@ -69,6 +69,7 @@ class SnapshotOrchestrator:
                 with ExitStack() as leases:
                     self._lease_tables(leases, fresh, stop)
                     cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
+                    holding.callback(abandon_exports, self.work.store, fresh, run_id)
                     for name in fresh:
                         self.source.check_complete(self.work.store.tables.table(name), cutoff)
                     with self.source.copy_at(cutoff.exported) as copy:
@@ -139,16 +140,13 @@ class SnapshotOrchestrator:
         if active.state is not SnapshotState.EXPORTING or active.exported_snapshot is None:
             self.source.check_resumable(name, active.exported_snapshot)
             return active.snapshot_id
-        if self.source.is_held(_PURPOSE, name=_run_id(active.snapshot_id)) or self._copies_files(active):
+        if self.source.is_held(_PURPOSE, name=run_of(active.snapshot_id)) or self._copies_files(active):
             raise SnapshotError(
                 f"the snapshot {active.snapshot_id} of {name} is being exported by another orchestrator",
                 expected="one orchestrator per table",
                 remedy="wait for it, or stop it; if it was killed, try again after worker.lease",
             )
-        reason = "its orchestrator died before the export was complete"
-        found = self.work.store.snapshots.set_snapshot_state(
-            active.snapshot_id, SnapshotState.ABANDONED, error=reason, seen=active.state
-        )
+        found = abandoned(self.work.store, active)
         return None if found.state in FINISHED_SNAPSHOTS else found.snapshot_id
 
     def _copies_files(self, active: Snapshot) -> bool:
@@ -294,7 +292,3 @@ def _has_ended(snapshot: Snapshot) -> bool:
 
 def _concerns_all(error: CdcError) -> bool:
     return error.outage or isinstance(error, StaleEpoch)
-
-
-def _run_id(snapshot_id: str) -> str:
-    return snapshot_id.split("-")[1]

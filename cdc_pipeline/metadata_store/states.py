@@ -55,8 +55,8 @@ class SnapshotState(StrEnum):
     FAILED = "failed"
     """Set by the orchestrator after an error that no retry can remove: nothing is visible in the lake."""
     ABANDONED = "abandoned"
-    """Set by the next orchestrator when the exporting one died, or when the table became stale: nothing is visible in
-    the lake."""
+    """Set when the run that exported it ended too early, by itself or by the next one, or when the table became stale:
+    nothing is visible in the lake."""
 
 
 class TaskKind(StrEnum):

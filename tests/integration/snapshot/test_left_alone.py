@@ -14,7 +14,7 @@ from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.steps import Moment
 from snapshot.wiring import export_at, snapshot_runs
 from tests.crash.failpoint import Crash, Failpoint, Site
-from tests.crash.world import World, new_world, take_snapshot
+from tests.crash.world import World, apply_all, new_world, register_changes, take_snapshot
 from tests.support.exports import ExportedTables, named
 from tests.support.pipelines import POLL, set_up_and_consume
 from tests.support.streams import run_sql
@@ -47,6 +47,26 @@ def test_an_orchestrator_ends_red_without_worker_slots_and_another_run_publishes
         with pytest.raises(SnapshotError, match="the others are gone"):
             runs.orchestrate(orders, gone)
         assert {found.state for found in take_snapshot(pipeline, world.tables)} == {SnapshotState.PUBLISHED}
+
+
+def test_a_live_table_goes_on_after_a_run_that_ended_before_its_rows_were_copied(world: World) -> None:
+    """The run held the position of the rows; no other run can copy them as of that position."""
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        assert {found.state for found in take_snapshot(pipeline, world.tables)} == {SnapshotState.PUBLISHED}
+        runs = snapshot_runs(pipeline, poll_interval=POLL)
+        with pytest.raises(SnapshotError, match="the others are gone"):
+            runs.orchestrate(runs.begin([], 1), gone)
+        register_changes(world)
+        apply_all(pipeline)
+        for name in world.tables:
+            row = pipeline.store.tables.table(name)
+            fence = pipeline.lake.read_fence(pipeline.lake_table(name))
+            assert fence is not None
+            assert (fence.number, pipeline.store.snapshots.active_snapshot(row.table_id)) == (
+                row.next_slice_number - 1,
+                None,
+            )
 
 
 def test_neither_ends_while_it_has_work(world: World) -> None:
