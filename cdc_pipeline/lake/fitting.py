@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from cdc_pipeline.lake.shape import DROPPED_PREFIX, LakeColumn, Shape, ShapeChange, new_column, shape_of_source
+from cdc_pipeline.lake.shape import (
+    DROPPED_PREFIX,
+    ColumnPlaces,
+    LakeColumn,
+    Shape,
+    ShapeChange,
+    new_column,
+    shape_of_source,
+)
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.types import resolve, wider
 
@@ -48,12 +56,13 @@ def fitted(
 class _Plan:
     """Builds a ShapeChange.
 
-    `after`: each column with the `before` column whose values it takes, "" for a new column.
+    `after`: each column with the `before` column whose values it takes, "" for a new column. `places`: their places.
     """
 
     before: Shape
     generation: int
     after: list[tuple[LakeColumn, str]] = field(default_factory=list)
+    places: ColumnPlaces = field(default_factory=ColumnPlaces)
     problems: list[str] = field(default_factory=list)
     highest: int = 0
 
@@ -71,7 +80,7 @@ class _Plan:
         if wider(was.type, wanted) is None:
             self._refuse(column, was)
         known = was if was.number is not None or column.number is None else new_column(column)
-        self.after.append((replace(known, name=column.name, type=wanted, dropped=False), was.name))
+        self._put(replace(known, name=column.name, type=wanted, dropped=False), was.name)
 
     def leave(self, leading: TableSchema | None, *, keeps_dropped: bool) -> None:
         """Keeps or removes the columns that the leading schema lacks.
@@ -82,24 +91,25 @@ class _Plan:
         held = {was for _, was in self.after}
         for own in [own for own in self.before.columns if own.name not in held]:
             if keeps_dropped or not has_numbers:
-                self.after.append((replace(own, dropped=own.dropped or has_numbers), own.name))
+                self._put(replace(own, dropped=own.dropped or has_numbers), own.name)
 
     def make_room(self, column: Column, *, dropped: bool, wanted: bool) -> None:
         """Makes the table able to hold a column of an earlier or late schema.
 
         Only a `wanted` column is added to the table.
         """
-        found, type_ = self._shape().find(column), resolve(column.type).spark
-        if found is None:
+        place, type_ = self.places.find(column), resolve(column.type).spark
+        if place is None:
             if wanted:
                 self.highest = max(self.highest, column.number or 0)
                 self._add(column, dropped=dropped)
             return
+        found, was = self.after[place]
         both = wider(found.type, type_) or wider(type_, found.type)
         if both is None:
             self._refuse(column, found)
         else:
-            self.after = [(replace(own, type=both) if own == found else own, was) for own, was in self.after]
+            self.after[place] = (replace(found, type=both), was)
 
     def check_key(self, schema: TableSchema) -> None:
         lake_names = self._shape().lake_names(schema)
@@ -131,7 +141,11 @@ class _Plan:
         new = replace(new_column(column), dropped=dropped)
         if new.missing is not None and new.missing_value is None:
             self.problems.append(f"the default {column.missing!r} of {column.name!r} does not fit into {new.type}")
-        self.after.append((new, ""))
+        self._put(new, "")
+
+    def _put(self, own: LakeColumn, was: str) -> None:
+        self.places.add(len(self.after), own)
+        self.after.append((own, was))
 
     def _refuse(self, column: Column, own: LakeColumn) -> None:
         self.problems.append(
@@ -187,19 +201,19 @@ def in_one_claim(schemas: Iterable[TableSchema | None]) -> int:
     None stands for a late slice. Existing rows are rewritten once per claim, before it is
     applied. So a change that needs a rewrite begins a new claim.
     """
-    seen: list[TableSchema] = []
+    seen: dict[TableSchema, Shape] = {}
     count = 0
     for count, schema in enumerate(schemas):
         if schema is not None and schema not in seen:
-            if any(begins_claim(earlier, schema) for earlier in seen):
+            if any(_begins_claim(*earlier, schema) for earlier in seen.items()):
                 return count
-            seen.append(schema)
+            seen[schema] = shape_of_source(schema)
     return count + 1
 
 
-def begins_claim(before: TableSchema, after: TableSchema) -> bool:
-    """Whether rows of the two schemas cannot be merged in one claim."""
-    change = fitted(shape_of_source(before), after)
+def _begins_claim(before: TableSchema, shape: Shape, after: TableSchema) -> bool:
+    """Whether rows of the two schemas cannot be merged in one claim. `shape`: that of `before`."""
+    change = fitted(shape, after)
     key = tuple(change.sources.get(name) for name in after.key)
     # a delete from a keyless table has all columns of a row; an insert before the change had one column more
     loses_copies = before.is_keyless and any(column.dropped for column in change.after.columns)

@@ -6,7 +6,7 @@ Columns are matched by the source's column number if both sides have one, otherw
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -50,7 +50,30 @@ class LakeColumn:
         return parse_text(pa.array([text]), resolve(type_name)).values[0].as_py()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPlaces:
+    """Where in a table the columns are that hold those of the source. A search costs the same in a wide table."""
+
+    def __init__(self, columns: Iterable[LakeColumn] = ()) -> None:
+        self._numbered = dict[int, int]()
+        self._named = dict[str, list[tuple[int, bool]]]()
+        for place, own in enumerate(columns):
+            self.add(place, own)
+
+    def add(self, place: int, own: LakeColumn) -> None:
+        if own.number is not None:
+            self._numbered.setdefault(own.number, place)
+        if not own.dropped:
+            self._named.setdefault(own.name, []).append((place, own.number is not None))
+
+    def find(self, column: Column) -> int | None:
+        """Returns the place of the table's column that holds a column of the source, or None."""
+        if column.number in self._numbered:
+            return self._numbered[column.number]
+        named = self._named.get(column.name, ())
+        return next((place for place, is_numbered in named if column.number is None or not is_numbered), None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """The source's columns in a lake table. `highest`: the greatest number that any column ever had.
 
@@ -79,13 +102,12 @@ class Shape:
 
     def find(self, column: Column) -> LakeColumn | None:
         """Returns the table's column that holds a column of the source, or None."""
-        numbered = (own for own in self.columns if own.number is not None and own.number == column.number)
-        named = (
-            own
-            for own in self.columns
-            if own.name == column.name and not own.dropped and None in (own.number, column.number)
-        )
-        return next(chain(numbered, named), None)
+        place = self._places.find(column)
+        return None if place is None else self.columns[place]
+
+    @cached_property
+    def _places(self) -> ColumnPlaces:
+        return ColumnPlaces(self.columns)
 
     def lake_names(self, schema: TableSchema) -> dict[str, str]:
         """Returns column of the schema -> column of the table, without columns that the table no longer has."""
