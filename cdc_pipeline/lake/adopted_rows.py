@@ -100,14 +100,16 @@ class AdoptedRows:
     def _changed(self, missing: list[str]) -> str:
         """Returns SQL of events of the rows that differ from the period of their id that goes on, or that have none.
 
-        `gone`: when another export of one position ended the last period of an id, if one did.
+        `gone`: when the last period of an id ended, if its deleted row is still there or another export of one position
+        ended it.
         """
         shape = self._shape
         compared = [name for name in shape.others if name not in missing]
         same = " AND ".join(["true", *(f"row.{identifier(name)} <=> was.{identifier(name)}" for name in compared)])
         began, before = as_written(f"was.{VERSION}"), f"coalesce(was.{VERSION}, gone.{VERSION})"
-        gone = f"""(SELECT {shape.keys()}, max({END_VERSION}) AS {VERSION} FROM {self._history}
-                    WHERE endswith({END_VERSION}, '{RIGHT_AFTER}') GROUP BY {shape.keys()})"""
+        ended = f"IF(endswith({END_VERSION}, '{RIGHT_AFTER}'), {END_VERSION}, NULL)"
+        gone = f"""(SELECT {shape.keys()}, max(IF({CURRENT} AND {HIDDEN}, {VERSION}, {ended})) AS {VERSION}
+                    FROM {self._history} GROUP BY {shape.keys()})"""
         return f"""
             SELECT 'u' AS {OPERATION},
                    IF({as_written(before)} = row.{VERSION}, concat({before}, '{RIGHT_AFTER}'), row.{VERSION})

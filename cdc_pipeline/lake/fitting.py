@@ -165,7 +165,9 @@ def taken_over(
     """
     is_same = source_id == before.source_id if source_id and before.source_id else is_known
     columns = tuple(_taken_over(own, before, schema, is_same=is_same) for own in before.columns)
-    marked = replace(before, columns=columns, source_id=source_id, generation=min(before.generation, schema.generation))
+    generation = min(before.generation, schema.generation)
+    highest = before.highest if is_same else 0
+    marked = replace(before, columns=columns, source_id=source_id, generation=generation, highest=highest)
     return replace(fitted(marked, schema, keeps_dropped=keeps_dropped, keeps_wider=True), before=before)
 
 

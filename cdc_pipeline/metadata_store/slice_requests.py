@@ -42,7 +42,8 @@ _ASK = text("""
         state = excluded.state,
         requested_at = excluded.requested_at,
         goes_on_until = excluded.goes_on_until,
-        attempts = 0, worker = NULL, taken_at = NULL, ended_at = NULL, report = NULL, error = NULL, log = NULL
+        report = CASE WHEN held.request_id = excluded.request_id THEN held.report END,
+        attempts = 0, worker = NULL, taken_at = NULL, ended_at = NULL, error = NULL, log = NULL
     WHERE held.state = 'cancelled'
        OR (held.request_id <> excluded.request_id AND held.state NOT IN ('requested', 'taken'))
     """).bindparams(bindparam("goes_on_for", type_=Interval))

@@ -163,7 +163,7 @@ def why_unreadable(event: Mapping[str, object]) -> str:
     for name, read in _OWN_FIELDS.items():
         try:
             read(event.get(name))
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
             return f"{name} of its payload is {json.dumps(event.get(name))}; expected its text as it was: {error}"
     return ""
 
@@ -184,8 +184,8 @@ def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: Tabl
         commit_time=pa.array(
             [datetime.fromisoformat(each[COMMIT_TIME] or "") for each in payloads], pa.timestamp("us", "UTC")
         ),
-        transaction=pa.array([_number(each[TRANSACTION]) for each in payloads], pa.int64()),
-        absent=pa.array([_absent(each[ABSENT]) for each in payloads], pa.list_(pa.string())),
+        transaction=pa.array([_number(each.get(TRANSACTION)) for each in payloads], pa.int64()),
+        absent=pa.array([_absent(each.get(ABSENT)) for each in payloads], pa.list_(pa.string())),
         old_id={name: _octets(payloads, OLD_ID_PREFIX + name) for name in schema.key},
         texts={name: _octets(payloads, name) for name in schema.names},
     )
@@ -248,7 +248,7 @@ def _absent(text: str | None) -> list[str] | None:
 _OWN_FIELDS: Mapping[str, Callable[[Any], object]] = {
     OPERATION: Operation,
     COMMIT_TIME: datetime.fromisoformat,
-    TRANSACTION: _number,
+    TRANSACTION: lambda text: pa.scalar(_number(text), pa.int64()),
     ABSENT: _absent,
     COLUMN_NUMBERS: lambda text: [int(number) for number in json.loads(text or "{}").values()],
 }

@@ -116,6 +116,17 @@ def test_another_export_of_the_same_position_ends_and_begins_periods_there(
     assert spans(store, table) == wanted
 
 
+def test_a_row_that_an_export_of_a_later_position_lacked_comes_back_by_another_of_that_position(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table = table_of(ordered=False, keeps_history=True)
+    lake.create_table(table)
+    publish(lake, store, table, [(1, "a", 1), (2, "b", 2)], at=3, fence=0, name="first")
+    publish(lake, store, table, [(2, "b", 2)], at=9, fence=0, name="part")
+    publish(lake, store, table, [(1, "a", 1), (2, "b", 2)], at=9, fence=0, name="whole")
+    assert spans(store, table) == {1: [("a", 3, 9), ("a", 9, None)], 2: [("b", 3, None)]}
+
+
 def test_a_history_that_is_switched_on_later_begins_with_the_rows_of_that_moment(
     lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
 ) -> None:

@@ -71,6 +71,14 @@ def test_without_numbers_a_column_goes_on_by_its_name() -> None:
     assert sources(change) == {"id": "id", "a": None, "c": None, "_cdc_dropped_0_a": "a", "b": "b"}
 
 
+def test_a_new_column_has_a_new_number_also_where_an_earlier_table_had_higher_ones() -> None:
+    before = replace(shape_of_source(columns("id int8 1", "a text 2", "b int4 9")), source_id=0)
+    after = taken("id int8 1", "a text 2", "b int4 3", source_id=0, before=before, is_known=False).after
+    assert (before.highest, after.highest) == (9, 3)
+    wider = columns("id int8 1", "a text 2", "b int4 3", "c text 4")
+    assert [column.name for column in fitted(after, None, (), (wider,)).after.columns] == ["id", "a", "b", "c"]
+
+
 def test_a_new_table_of_the_same_name_has_other_numbers_for_the_same_columns() -> None:
     change = taken("id int8 1", "b int4 2", "a text 3", source_id=OTHER)
     assert (sources(change), change.rewrites) == ({"id": "id", "b": "b", "a": "a"}, False)

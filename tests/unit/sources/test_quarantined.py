@@ -102,6 +102,7 @@ def test_equal_rows_of_a_keyless_snapshot_differ_at_the_cutoff() -> None:
         (ABSENT, "nonsense", '"nonsense"; expected'),
         (ABSENT, '"name"', "expected"),
         (TRANSACTION, "one", '"one"; expected'),
+        (TRANSACTION, "99999999999999999999", '"99999999999999999999"; expected'),
         (OPERATION, None, "null; expected"),
         (COLUMN_NUMBERS, "[1]", '"[1]"; expected'),
     ],
@@ -113,3 +114,11 @@ def test_an_event_that_was_corrected_into_no_text_is_refused_alone(field: str, v
     assert (first.fitting, second.fitting, list(second.refused)) == ([1], [], [2])
     assert second.refused[2].startswith(f"{field} of its payload is ")
     assert said in second.refused[2]
+
+
+@pytest.mark.parametrize("field", [ABSENT, TRANSACTION])
+def test_a_field_that_may_be_empty_may_be_gone_after_a_correction(field: str) -> None:
+    corrected = kept(1, id="1", name="n")
+    del corrected.payload[field]
+    (decoded,) = decode_texts([corrected], TableSchema(columns=(ID, NAME), key=("id",)), known(ID, NAME))
+    assert (decoded.fitting, decoded.refused) == ([1], {})
