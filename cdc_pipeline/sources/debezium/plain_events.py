@@ -13,6 +13,7 @@ from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Field
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.rows import TakenLines
+from cdc_pipeline.sources.debezium.sent_again import begin_places
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 
@@ -129,10 +130,9 @@ class PlainTable:
         versions = list(map(encode_place, positions, [raw.place for raw in raws]))
         if versions[0] < memory.horizon.version:
             return 0
+        if not self.alone:
+            begin_places(events, rows, positions, self.layout, memory)
         memory.event, memory.position = events[-1], positions[-1]
-        memory.end_again()
-        if not self.alone and not is_exact(events[0]):
-            memory.written_again = None  # later changes may share the last place in the log
         memory.has_updates = memory.has_updates or any(event.operation == "u" for event in events)
         adding.go_on_by(self.layout.name, memory, positions)
         operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]

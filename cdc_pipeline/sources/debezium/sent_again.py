@@ -1,11 +1,12 @@
 """Events that are sent again, and how they differ from those of another server, which has a log of its own."""
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.changes import Change, delete_of, is_other_half
-from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
@@ -92,15 +93,19 @@ def changes_again(
     The delete event of a key change becomes a delete if its row was written there, or may have been: that row has a
     version above the create event's, which deletes at its own place in the log if it is in another stream partition.
     `following`: returns the next event. If it is that create event, the order of the lines decides.
+
+    At the place that was reached before a restart, any row may have been written. If it was not, values that the create
+    event leaves out are lost, and the new row is hidden and counted. Without the delete the old row could stay.
     """
     if layout.schema.is_keyless:
         return changes
     if event.operation == "d" and not changes:
         delete = delete_of(event, layout)
         is_near = is_exact(event) or source_position(event) == memory.position
-        may_stand = is_near and (memory.written_again is None or _id_of(delete, layout) in memory.written_again)
+        written = memory.written_again
+        may_stand = is_near and (written is None or _id_of(delete.values, layout) in written)
         return (delete,) if may_stand and not is_other_half(following(), event, layout) else ()
-    _note_written(changes, layout, memory)
+    _note_changes(changes, layout, memory)
     return changes
 
 
@@ -108,18 +113,40 @@ def begin_place(event: EnvelopeEvent, changes: tuple[Change, ...], layout: Layou
     """Forgets which rows were written again, at an event that is sent first. Later ones may share an inexact place."""
     memory.end_again()
     if not (layout.schema.is_keyless or is_exact(event)):
-        _note_written(changes, layout, memory)
+        _note_changes(changes, layout, memory)
 
 
-def _note_written(changes: tuple[Change, ...], layout: Layout, memory: PartitionMemory) -> None:
+def begin_places(
+    events: Sequence[EnvelopeEvent],
+    rows: Sequence[Fields],
+    positions: Sequence[int],
+    layout: Layout,
+    memory: PartitionMemory,
+) -> None:
+    """Does the same for events that each write a row, before the memory has their `positions`, which never fall.
+
+    Rows count at the highest place so far, also those that are sent again: their versions have it.
+    """
+    has_exact = is_exact(events[0])
+    if has_exact or positions[-1] > memory.position:
+        memory.end_again()
+    if not has_exact:
+        _note_rows(rows[bisect_left(positions, positions[-1]) :], layout, memory)
+
+
+def _note_changes(changes: tuple[Change, ...], layout: Layout, memory: PartitionMemory) -> None:
+    _note_rows([change.values for change in changes if change.operation in _WRITING], layout, memory)
+
+
+def _note_rows(rows: Sequence[Fields], layout: Layout, memory: PartitionMemory) -> None:
     if memory.written_again is not None:
-        memory.written_again.update(_id_of(change, layout) for change in changes if change.operation in _WRITING)
+        memory.written_again.update(_id_of(row, layout) for row in rows)
         if len(memory.written_again) > _MOST_IDS:
             memory.written_again = None
 
 
-def _id_of(change: Change, layout: Layout) -> str:
-    return repr([change.values.get(name) for name in layout.schema.key])
+def _id_of(row: Fields, layout: Layout) -> str:
+    return repr([row.get(name) for name in layout.schema.key])
 
 
 def _distinguishing(event: EnvelopeEvent) -> tuple[str, ...]:

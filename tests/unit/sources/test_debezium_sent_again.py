@@ -1,15 +1,15 @@
 """Truncates and key changes that are sent again, in a topic of several partitions, delete nothing that is newer."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.versions import encode_place
-from tests.support.decoding import ORDERS, Decoding, Json, orders, postgres
-from tests.support.reference.model import Event, apply_events, visible
+from tests.support.decoding import ORDERS, PLACEHOLDER, Decoding, Json, orders, postgres
+from tests.support.reference.model import Event, Id, Row, apply_events, visible
 
 TABLE = orders(id=["id"], columns={"id": "int8", "v": "text"})
 HEADERS = {"trace": "x"}
@@ -150,6 +150,13 @@ def of_one_commit(connector: str, sent: list[Sent]) -> list[Sent]:
     ]
 
 
+def _at_time(each: Sent) -> Sent:
+    """The same event of a connector that is ordered by time."""
+    lsn = each.value["source"]["lsn"]
+    (sent,) = of_one_commit("informix", [each])
+    return replace(sent, value={**sent.value, "source": sent.value["source"] | {"ts_ms": lsn}})
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["once", "sent again"])
 @pytest.mark.parametrize("rows_before", [1, 9])
 @pytest.mark.parametrize("connector", BY_COMMIT)
@@ -163,14 +170,53 @@ def test_a_key_change_behind_another_write_of_its_transaction_takes_the_old_row_
 
 
 @pytest.mark.parametrize("connector", BY_COMMIT)
-def test_key_changes_of_one_transaction_keep_the_values_that_they_leave_out(connector: str) -> None:
+def test_a_key_change_after_a_restart_takes_the_old_row_away_that_may_be_of_its_transaction(connector: str) -> None:
+    """A row that stayed would be wrong for good. One that the new half leaves out is hidden and counted."""
+    written, *halves = of_one_commit(connector, [insert(0, 10, 7), *key_change((0, 1), 10, 7, 2)])
+    reader = Decoding(TABLE, partitions=2)
+    table_after([written], reader)
+    reader.restart()
+    assert table_after(halves, reader).keys() == {2}
+
+
+@pytest.mark.parametrize("rows_before", [0, 2, 9])
+@pytest.mark.parametrize("connector", BY_COMMIT)
+def test_key_changes_of_one_transaction_keep_the_values_that_they_leave_out(connector: str, rows_before: int) -> None:
     """A delete of its own, at the place of the old half, would be newer than the move, which then takes nothing."""
+    others = range(100, 100 + rows_before)
     changes = [half for old in (3, 5, 7) for half in key_change((0, 1), 10, old, old + 1)]
     reader = Decoding(TABLE, partitions=2)
-    assert table_after(of_one_commit(connector, changes), reader).keys() == {4, 6, 8}
-    assert [(row["_cdc_op"], row["id"]) for row in reader.rows] == [
+    story = of_one_commit(connector, [*(insert(0, 10, number) for number in others), *changes])
+    assert table_after(story, reader).keys() == {4, 6, 8, *others}
+    assert [(row["_cdc_op"], row["id"]) for row in reader.rows[rows_before:]] == [
         (op, number) for old in (3, 5, 7) for op, number in (("d", old), ("m", old + 1))
     ]
+
+
+@pytest.mark.parametrize("rows_before", [0, 1, 2, 9])
+def test_a_value_that_a_key_change_leaves_out_is_that_of_an_earlier_transaction(rows_before: int) -> None:
+    """Each event is applied before the next one comes: a delete of its own would have taken the old row away."""
+    first = [insert(0, 5, 3), *(insert(0, 5, 200 + number) for number in range(rows_before))]
+    others = [insert(0, 10, 100 + number) for number in range(rows_before)]
+    old, new = key_change((0, 1), 10, 3, 4)
+    new.value["after"]["v"] = PLACEHOLDER
+    reader, rows, seen = Decoding(TABLE, partitions=2), dict[Id, Row](), 0
+    for each in map(_at_time, [*first, *others, old, new]):
+        reader.send(each.value, headers=each.headers, partition=each.partition)
+        rows = apply_events(rows, [_event(row) for row in reader.rows[seen:]], columns=("v",))
+        seen = len(reader.rows)
+    shown = visible(rows)
+    assert ((3,) in shown, shown[4,].values["v"]) == (False, "row 3 at 5")
+
+
+@pytest.mark.parametrize("rows_before", [1, 9])
+def test_rows_of_earlier_transactions_that_are_sent_again_are_taken_away_behind_them(rows_before: int) -> None:
+    """What is sent again has versions at the highest place so far, above the create event's."""
+    written = [_at_time(insert(0, 5, number)) for number in range(8 - rows_before, 8)]
+    story = [*written, *map(_at_time, key_change((0, 1), 10, 7, 30))]
+    once = table_after(story)
+    assert 7 not in once
+    assert table_after(story * 2) == once
 
 
 @pytest.mark.parametrize("connector", BY_COMMIT)
