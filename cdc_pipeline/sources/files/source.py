@@ -48,6 +48,7 @@ class FileSource(EventsAlone):
             kind=self.kind,
             order=self.order,
             listed=self.tables,
+            progress=known.progress(),
             stream_partitions=self.transport.stream_partitions(),
             transport=self.transport,
             refused=self.transport.check_tables([table for table in self.tables if table.table not in tables]),

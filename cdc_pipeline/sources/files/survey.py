@@ -76,10 +76,14 @@ class FileTransport(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSurvey(EventsSurvey):
-    """Implements `SourceSurvey`. The files of `refused` tables are not read."""
+    """Implements `SourceSurvey`. `progress`: the registered stream partitions.
+
+    The files of `refused` tables are not read.
+    """
 
     kind: str
     order: EventOrder
+    progress: Mapping[int, PartitionProgress]
     stream_partitions: Mapping[int, str]
     transport: FileTransport
     refused: Mapping[TableName, SourceError]
@@ -128,7 +132,7 @@ class FileSurvey(EventsSurvey):
         return DebeziumDecoder(
             tables=DebeziumTables(self.listed, start.schemas, columns=start.columns),
             sequence_by=self.order.sequence_by,
-            last_position=table_states(start.progress, (FILE_DIGEST, PARTITION_NAME)),
+            last_position=table_states({**self.progress, **start.progress}, (FILE_DIGEST, PARTITION_NAME)),
             horizons=start.horizons,
             late_by=self.order.late_by,
             alone=len(self.stream_partitions) == 1,

@@ -55,6 +55,7 @@ def open_stream(
     listed: tuple[TableSettings, ...],
     partitions: Mapping[int, ReadPartition],
     start: StreamStart,
+    known: Mapping[int, PartitionProgress],
     shown: frozenset[str],
     watched: tuple[TableName, ...],
     alone: bool,
@@ -62,27 +63,23 @@ def open_stream(
 ) -> KafkaStream:
     """Opens a client that reads `partitions`, and returns the stream of all stream partitions of `start`.
 
-    A stream partition that is not in `partitions` stays at its offset. `shown`: the names of all partitions of the
-    topics, also of those that other consumers read. `watched`: tables whose new topics are noticed. `alone`: the whole
-    stream has one partition. `transactions`: that of the transaction topic, which says where all may be cut.
+    A stream partition that is not in `partitions` stays at its offset. `known`: the registered stream partitions.
+    `shown`: the names of all partitions of the topics. Both have those that other consumers read, too. `watched`:
+    tables whose new topics are noticed. `alone`: the whole stream has one partition. `transactions`: that of the
+    transaction topic, which says where all may be cut.
     """
     client = KafkaClient(settings, folder, group=stream)
     try:
         read = dict(partitions) if transactions is None else {**partitions, transactions[0]: transactions[1]}
         records = TopicRecords(client, {number: _records(part, start) for number, part in read.items()})
-        decoder = _decoder(listed, partitions, start, alone=alone)
+        decoder = _decoder(listed, partitions, start, known, alone=alone)
         if transactions is None:
             inner = _stream(read, start, records, decoder)
         else:
             inner = _whole_stream(read, start, records, decoder, transactions[0], _collections(partitions))
+        ids = {part.topic: part.topic_id for part in read.values()}
         return KafkaStream(
-            client=client,
-            settings=settings,
-            tables=watched,
-            records=records,
-            shown=shown,
-            topic_ids={part.topic: part.topic_id for part in read.values()},
-            inner=inner,
+            client=client, settings=settings, tables=watched, records=records, shown=shown, topic_ids=ids, inner=inner
         )
     except BaseException:
         client.close()
@@ -169,14 +166,19 @@ def _named(place: PartitionProgress, part: ReadPartition | None) -> PartitionPro
 
 
 def _decoder(
-    listed: tuple[TableSettings, ...], partitions: Mapping[int, ReadPartition], start: StreamStart, *, alone: bool
+    listed: tuple[TableSettings, ...],
+    partitions: Mapping[int, ReadPartition],
+    start: StreamStart,
+    known: Mapping[int, PartitionProgress],
+    *,
+    alone: bool,
 ) -> DebeziumDecoder:
     of_partition = {number: part.tables[0] for number, part in partitions.items()}
     upserts = {table for part in partitions.values() if part.deletes_by_tombstone for table in part.tables}
     return DebeziumDecoder(
         tables=DebeziumTables(listed, start.schemas, of_partition, upserts, columns=start.columns),
         sequence_by=(),
-        last_position=table_states(start.progress, OWN_KEYS),
+        last_position=table_states({**known, **start.progress}, OWN_KEYS),
         horizons=start.horizons,
         alone=alone,
     )

@@ -158,6 +158,7 @@ class TopicSurvey(EventsSurvey):
             listed=tuple(table for table in self.listed if self._is_live(table.table)),
             partitions=self._read_partitions(start),
             start=start,
+            known=self.progress,
             shown=frozenset(self._topic_partitions()),
             watched=tuple(each.table for each in self.listed if each.table not in self.stale),
             alone=len(self.stream_partitions) == (1 if self.of_transactions is None else 2),
