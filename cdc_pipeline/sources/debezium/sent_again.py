@@ -49,20 +49,22 @@ def check_server(
 
     Raises SourceError for a new one whose positions are below those of the others: they cannot be compared. `others`:
     what is known of the table in each stream partition; None if the order of the lines decides. Then such a server is
-    recorded too: in several stream partitions, which there may be later, it is refused.
+    recorded too: in several stream partitions, which there may be later, it is refused. So is one below places without
+    a known server, as earlier versions left them. If it only sends again, it counts as theirs once it has passed them.
     """
     server = event.source.get("server_id")
     if type(server) is not int or server <= 0 or server in memory.servers or event.is_of_snapshot:
         return
     lower = (each for each in others or () if -server in each.servers)
-    passed = (each for each in (memory, *lower) if each.servers and own < each.position)
+    passed = (each for each in (memory, *lower) if own < each.position and (each.servers or others is None))
     known = next(passed, None) if is_exact(event) else None
     if known is None:
         memory.servers = (*(each for each in memory.servers if each != -server), server)
     elif others is not None:
+        before = ", ".join(str(each) for each in known.servers if each > 0) or "before"
         raise SourceError(
             f"events of {table} come from the server {server}, at lower places in its log than those before",
-            expected=f"the log of the server {', '.join(str(each) for each in known.servers if each > 0)}",
+            expected=f"the log of the server {before}",
             remedy="begin a new pipeline with events of the new server, which has a snapshot of its rows first",
         )
     elif -server not in memory.servers:

@@ -104,3 +104,31 @@ def test_servers_with_one_log_are_refused_in_no_partition() -> None:
     reader.send(mysql(OLD, 400, 1, 1), mysql(OLD, 500, 2, 2), mysql(OLD, 600, 3, 1))
     reader.send(mysql(OLD, 450, 4, 2), mysql(OLD, 550, 5, 3), partition=1)
     assert (ids(reader), reader.refused) == ([1, 2, 3, 4, 5], [])
+
+
+def of_an_earlier_version() -> dict[int, dict[TableName, str]]:
+    """What a version registered that recorded no servers, before or after a failover to lower places."""
+    reader = Decoding(KEYED)
+    reader.send(mysql(OLD, 400, 1, 1))
+    memory = PartitionMemory.decode(reader.registered[0][EVENTS])
+    memory.servers = ()
+    return {0: {EVENTS: memory.encode()}}
+
+
+def test_lower_places_that_an_earlier_version_accepted_are_refused_in_several_partitions() -> None:
+    reader = Decoding(KEYED, registered=of_an_earlier_version())
+    reader.send(mysql(NEW, 500, 2, 2))
+    assert (ids(reader), reader.refused) == ([2], [])
+    for partition in range(2):
+        grown = Decoding(KEYED, partitions=2, registered=reader.registered)
+        grown.send(mysql(NEW, 600, 3, 2), partition=partition)
+        (why,) = grown.refused
+        assert "come from the server 2, at lower places in its log than those before" in why
+        assert "expected the log of the server before" in why
+
+
+def test_a_server_that_only_sends_again_after_an_upgrade_counts_as_the_one_before() -> None:
+    reader = Decoding(KEYED, registered=of_an_earlier_version())
+    reader.send(mysql(OLD, 300, 1, 1), mysql(OLD, 350, 2, 1), mysql(OLD, 500, 3, 1))
+    assert (ids(reader), reader.refused) == ([1, 2, 3], [])
+    assert PartitionMemory.decode(reader.registered[0][EVENTS]).servers == (1,)
