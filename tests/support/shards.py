@@ -11,7 +11,7 @@ from typing import Any
 
 import boto3.session
 
-from cdc_pipeline.errors import StreamDenied
+from cdc_pipeline.errors import SourceError, StreamDenied
 from cdc_pipeline.operations.source_setup.set_up import SetUp
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
@@ -45,7 +45,7 @@ class MemoryStreams:
 
     An iterator is "stream/shard/number of the next record/generation"; those of an older generation have expired. As on
     AWS, an iterator at a record that expired begins at the oldest one that is kept. `refusals`: by stream. `denied`:
-    the streams that nobody may describe.
+    the streams that nobody may describe. `unreadable`: why a stream's records cannot be read.
     """
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -56,6 +56,7 @@ class MemoryStreams:
     refuses_expired: bool = False
     refusals: dict[str, str] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
+    unreadable: dict[str, SourceError] = field(default_factory=dict)
     _sequence: int = FIRST_SEQUENCE
 
     def put(self, stream: str, content: Any, shard: str = "shard-0") -> None:
@@ -89,6 +90,8 @@ class MemoryStreams:
         )
 
     def iterator(self, stream: ShardStream, shard: str, sequence: str) -> str | None:
+        if stream.name in self.unreadable:
+            raise self.unreadable[stream.name]
         records = self.streams[stream.name][shard].records
         number = next((at for at, each in enumerate(records) if int(each.sequence) >= int(sequence or 0)), len(records))
         if sequence and self.refuses_expired and number < self._first_kept(records):

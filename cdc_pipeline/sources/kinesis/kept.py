@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from graphlib import TopologicalSorter
 
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import PARTITION_NAME
 from cdc_pipeline.sources.kinesis.opening import STREAM
 from cdc_pipeline.sources.kinesis.shards import (
@@ -23,6 +24,7 @@ from cdc_pipeline.sources.known import PartitionProgress
 class SurveyedShard:
     """A shard of a stream. `keeps_the_rest`: the stream surely keeps every record that was not read of it.
 
+    True also if only a record could show it and none can be read now: whoever reads the shard finds out.
     `begins`: the shard has no older record that was not read. None for one that may begin late, since nothing of its
     stream was read before and the settings say that what is kept suffices.
     """
@@ -102,4 +104,10 @@ def _keeps(
         return begins is None or stream.keeps(begins, now)
     if shard not in stream.shards:
         return place.is_ended
-    return keeps_the_rest(client, stream, shard, reached(stream.shards[shard], place) or place, now)
+    try:
+        return keeps_the_rest(client, stream, shard, reached(stream.shards[shard], place) or place, now)
+    except SourceError as error:
+        if error.retryable:
+            raise
+        # Reading the shard makes the same call and the same comparison; an error there stops this shard alone.
+        return True

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import StreamDenied, StreamMoved
+from cdc_pipeline.errors import PartitionFailed, SourceError, StreamDenied, StreamMoved
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.kinesis.shards import ShardStream
+from cdc_pipeline.sources.kinesis.shards import CLOCK_MARGIN, ShardStream
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
-from tests.integration.kinesis.test_shared import member
+from tests.integration.kinesis.test_shared import member, read_all
 from tests.integration.kinesis.test_successors import ClosingStreams
-from tests.support.shards import MemoryShard, MemoryStreams, ShardFeed
+from tests.support.shards import RETENTION, MemoryShard, MemoryStreams, ShardFeed
 
 ORDERS, ITEMS = "public.orders", "public.items"
 
@@ -39,6 +40,10 @@ def hide(feed: ShardFeed, table: str) -> dict[str, MemoryShard]:
 
 def partitions(feed: ShardFeed) -> dict[str, Any]:
     return {row["partition"]: row for row in feed.shown("partitions")}
+
+
+def stale(feed: ShardFeed) -> list[str]:
+    return [row["source_table"] for row in feed.shown("lag") if row["state"] == "stale"]
 
 
 def test_a_stream_that_is_not_shown_any_more_waits_alone_and_holds_back_its_table(feed: ShardFeed) -> None:
@@ -149,3 +154,90 @@ def test_credentials_that_may_describe_no_stream_at_all_are_refused(feed: ShardF
     feed.streams.denied |= {ORDERS, ITEMS}
     with pytest.raises(StreamDenied, match=r"describing the stream public\.items failed"):
         feed.set_up()
+
+
+LATE = RETENTION - CLOCK_MARGIN / 2
+"""So long after a read, only the last record that was read shows that the stream still keeps the rest."""
+UNREAD = StreamDenied("opening shard-1 failed: AccessDeniedException")
+
+
+@pytest.mark.parametrize(
+    ("later", "error"),
+    [(timedelta(0), UNREAD), (LATE, UNREAD), (LATE, SourceError("opening shard-1 failed: KMSDisabledException"))],
+    ids=["recently read", "read long ago", "encrypted"],
+)
+def test_a_stream_that_may_be_described_and_not_read_fails_alone(
+    feed: ShardFeed, later: timedelta, error: SourceError
+) -> None:
+    feed.write(ITEMS, 2, "b", shard="shard-1")
+    feed.go_on()
+    before = partitions(feed)[f"{ITEMS} shard-1"]["watermark"]
+    feed.streams.now += later
+    feed.streams.unreadable[ITEMS] = error
+    feed.write(ORDERS, 2, "b")
+    feed.write(ITEMS, 3, "c", shard="shard-1")
+    assert not feed.set_up().refused
+    with pytest.raises(PartitionFailed, match=error.found):
+        feed.go_on()
+    assert (feed.notes(ORDERS), feed.notes(ITEMS)) == ({1: "a", 2: "b"}, {1: "a", 2: "b"})
+    items = partitions(feed)[f"{ITEMS} shard-1"]
+    assert (error.found in items["held_back"], items["watermark"]) == (True, before)
+    feed.streams.unreadable.clear()
+    feed.go_on()
+    assert feed.notes(ITEMS) == {1: "a", 2: "b", 3: "c"}
+
+
+def test_a_stream_that_may_be_read_again_too_late_makes_its_table_stale(feed: ShardFeed) -> None:
+    feed.write(ITEMS, 2, "b", shard="shard-1")
+    feed.go_on()
+    feed.streams.unreadable[ITEMS] = UNREAD
+    for id_ in 2, 3, 4:
+        feed.write(ORDERS, id_, "b")
+        feed.streams.now += RETENTION / 2
+        with pytest.raises(PartitionFailed, match=UNREAD.found):
+            feed.go_on()
+    feed.streams.unreadable.clear()
+    feed.go_on()
+    assert stale(feed) == [f"shop.{ITEMS}"]
+    assert feed.notes(ORDERS) == {1: "a", 2: "b", 3: "b", 4: "b"}
+
+
+def test_a_consumer_that_runs_reads_the_others_while_a_stream_may_not_be_read(feed: ShardFeed) -> None:
+    feed.write(ITEMS, 2, "b", shard="shard-1")
+    feed.go_on()
+    feed.streams.now += LATE
+    feed.streams.unreadable[ITEMS] = UNREAD
+    feed.write(ORDERS, 2, "b")
+    with member(feed, "one") as (membership, opened):
+        membership.keep_alive()
+        with pytest.raises(PartitionFailed) as failed:
+            read_all(opened())
+        membership.set_aside(failed.value.stream_partition)
+        consumer = opened()
+        read_all(consumer)
+        feed.streams.streams[ORDERS]["shard-0"].is_closed = True  # streams are looked at when a shard has ended, too
+        list(consumer.read_cuts())
+        consumer.check_tables()
+    assert feed.notes(ORDERS) == {1: "a", 2: "b"}
+
+
+class ReadableAgain(MemoryStreams):
+    """What cannot be read can be at the second try."""
+
+    def iterator(self, stream: ShardStream, shard: str, sequence: str) -> str | None:
+        try:
+            return MemoryStreams.iterator(self, stream, shard, sequence)
+        finally:
+            self.unreadable.pop(stream.name, None)
+
+
+def test_records_that_expired_are_missed_though_the_survey_could_not_look(tmp_path: Path, store_url: str) -> None:
+    feed = ShardFeed(folder=tmp_path, store_url=store_url, tables=declared(ITEMS), streams=ReadableAgain())
+    feed.write(ITEMS, 1, "a")
+    feed.consume()
+    feed.write(ITEMS, 2, "b")
+    feed.streams.now += RETENTION
+    feed.write(ITEMS, 3, "c")
+    feed.streams.unreadable[ITEMS] = UNREAD
+    feed.go_on()
+    assert (feed.notes(ITEMS), stale(feed)) == ({1: "a"}, [f"shop.{ITEMS}"])
