@@ -20,6 +20,7 @@ from cdc_pipeline.lake.session import connect, untuned_session
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, OPERATION, VERSION, TableSchema
 from cdc_pipeline.wiring import Pipeline
+from tests.support.delta_rows import delta_url
 from tests.support.lake import table_of
 from tests.support.pipelines import opened_pipeline, pipeline_settings
 from tests.support.postgres import fresh_store
@@ -195,7 +196,7 @@ def deltalake_arm(world: ClaimWorld) -> Arm:
     """The merge of the package `deltalake`, without Spark. `streamed_exec` off lets it skip files by their ids."""
     table = table_of(SCHEMA, name="bench.public.deltalake")
     world.session(tuned=False).sql(f"CREATE TABLE {world.target(table)} USING delta AS {filling(world.rows)}").collect()
-    url = world.objects.delta_url(lake_key(table.name))
+    url = delta_url(world.objects, lake_key(table.name))
 
     def run() -> int:
         latest = latest_of([made.events for made in world.slices])

@@ -17,6 +17,7 @@ from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
+from tests.support.delta_rows import delta_url
 
 TABLE = "datalake/bench/public/many_files"
 IDS_PER_FILE, COMMITS_BEHIND, RANGES = 1_000, 20, 16
@@ -59,7 +60,7 @@ def measure(bench: Bench) -> RowFigures:
             Arm(name=COLD, run=lambda: len(LakeTableStates().at(log, COMMITS_BEHIND).files)),
             Arm(name=SEARCH, run=search, rows=search()),
             Arm(name=CHECKPOINT, run=checkpoint),
-            Arm(name=DELTALAKE, run=lambda: len(DeltaTable(store.delta_url(TABLE)).file_uris())),
+            Arm(name=DELTALAKE, run=lambda: len(DeltaTable(delta_url(store, TABLE)).file_uris())),
         ),
         parameters={"files": files, "commits behind the checkpoint": COMMITS_BEHIND},
     )

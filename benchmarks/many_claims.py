@@ -19,6 +19,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.wiring import Pipeline
+from tests.support.delta_rows import delta_url
 from tests.support.lake import table_of
 
 AGED, FRESH, APPENDED = "the table behind the claims", "a fresh table", "the append-only table"
@@ -99,7 +100,7 @@ def aged_contests(world: ClaimWorld, table: LakeTable) -> tuple[Contest, Contest
         Arm(name=FRESH, run=lambda: scanned(session, table_at(fresh_url))),
     )
     logs = {AGED: key, FRESH: FRESH_KEY, APPENDED: lake_key(table_of(SCHEMA, name="bench.public.append").name)}
-    opens = tuple(Arm(name=name, run=partial(opened_log, world.objects.delta_url(of))) for name, of in logs.items())
+    opens = tuple(Arm(name=name, run=partial(opened_log, delta_url(world.objects, of))) for name, of in logs.items())
     return (
         Contest(name="full scan", rows=number, arms=scans),
         Contest(name="opening the log", rows=1, arms=opens),
@@ -117,4 +118,4 @@ def opened_log(url: str) -> int:
 
 
 def files(world: ClaimWorld, key: str) -> int:
-    return len(DeltaTable(world.objects.delta_url(key)).file_uris())
+    return len(DeltaTable(delta_url(world.objects, key)).file_uris())

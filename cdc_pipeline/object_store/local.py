@@ -101,9 +101,6 @@ class LocalObjectStore:
         """Not a quoted URI: Spark takes the text after the scheme literally as the path."""
         return f"file://{self._path(key)}"
 
-    def delta_url(self, key: str) -> str:
-        return str(self._path(key))
-
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.LocalFileSystem(), str(self._root)
 

@@ -82,9 +82,6 @@ class ObjectStore(Protocol):
     def spark_url(self, key: str) -> str:
         """The URL of the key for Spark: `file:/…` or `s3a://…`."""
 
-    def delta_url(self, key: str) -> str:
-        """The location of the key for the `deltalake` package: a path or `s3://…`."""
-
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """A pyarrow file system, and the path in it below which the keys are. For streaming Parquet."""
 

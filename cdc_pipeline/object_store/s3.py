@@ -176,9 +176,6 @@ class S3ObjectStore:
     def spark_url(self, key: str) -> str:
         return f"s3a://{self._location.bucket}/{self._key(key)}"
 
-    def delta_url(self, key: str) -> str:
-        return f"s3://{self._location.bucket}/{self._key(key)}"
-
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """Opened with the current credentials at each use, because temporary credentials expire."""
         credentials = self._credentials()

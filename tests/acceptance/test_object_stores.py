@@ -12,7 +12,7 @@ import pytest
 
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.settings import ObjectStoreSettings
-from tests.support.delta_rows import delta_rows, seen, storage_options
+from tests.support.delta_rows import delta_rows, delta_url, seen, storage_options
 from tests.support.doc_pages import blocks, commands
 from tests.support.s3 import BUCKET, REGION, s3_objects
 from tests.support.spark import ONE_COMPILER
@@ -55,7 +55,7 @@ def test_a_lake_on_s3_is_checked_and_filled_by_the_commands_of_the_page(
     for command in commands(PAGE):
         ended = run(command, folder, **place)
         assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-    orders = s3_objects(s3_endpoint, s3_prefix).delta_url("datalake/shop/public/orders")
+    orders = delta_url(s3_objects(s3_endpoint, s3_prefix), "datalake/shop/public/orders")
     options = storage_options(ObjectStoreSettings(endpoint=s3_endpoint, region=REGION))
     assert seen(delta_rows(orders, options)) == [ADA]
     assert [path.name for path in folder.iterdir() if path.name not in {".cdc", "events", "pipeline.yml"}] == []

@@ -17,7 +17,7 @@ from cdc_pipeline.launcher.spark import spark_home
 from cdc_pipeline.settings import ObjectStoreSettings
 from cdc_pipeline.settings.installation.ports import free_port
 from tests.acceptance.test_object_stores import ADA
-from tests.support.delta_rows import delta_rows, seen, storage_options
+from tests.support.delta_rows import delta_rows, delta_url, seen, storage_options
 from tests.support.doc_pages import blocks, commands
 from tests.support.eventually import await_listener
 from tests.support.s3 import BUCKET, REGION, s3_objects
@@ -120,7 +120,7 @@ def test_two_workers_share_a_driver_whose_executors_are_a_cluster(
 
     options = storage_options(ObjectStoreSettings(endpoint=s3_endpoint, region=REGION))
     for table in ("orders", "returns"):
-        url = s3_objects(s3_endpoint, s3_prefix).delta_url(f"datalake/shop/public/{table}")
+        url = delta_url(s3_objects(s3_endpoint, s3_prefix), f"datalake/shop/public/{table}")
         assert seen(delta_rows(url, options)) == [ADA]
     executors = [path.parent.parent.name for path in folder.parent.glob("work/*/app-*/*")]
     assert len(executors) >= 2, "both workers of the cluster ran an executor"

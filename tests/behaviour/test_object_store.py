@@ -204,7 +204,6 @@ def test_the_root_has_no_slash_at_its_end(objects: ObjectStore) -> None:
     assert "://" in objects.url
     assert not objects.url.endswith("/")
     assert objects.spark_url("a/b").endswith("/a/b")
-    assert objects.delta_url("a/b").endswith("/a/b")
 
 
 def test_of_two_large_files_that_race_one_wins_and_the_object_is_whole(objects: ObjectStore, tmp_path: Path) -> None:

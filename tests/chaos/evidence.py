@@ -15,7 +15,7 @@ from cdc_pipeline.record import DELETED, TableName, encode_position
 from cdc_pipeline.wiring import Pipeline
 from tests.chaos.bank import TABLES, Bank
 from tests.support.command_line import query
-from tests.support.delta_rows import seen, storage_options
+from tests.support.delta_rows import delta_url, seen, storage_options
 from tests.support.pipelines import stored_rows
 from tests.support.version_vector import version_vector
 
@@ -88,7 +88,7 @@ def lake_rows(pipeline: Pipeline, name: TableName) -> Counter[tuple[Any, ...]]:
 
 def opened(pipeline: Pipeline, name: TableName, version: int | None = None) -> DeltaTable:
     options = storage_options(pipeline.settings.object_store)
-    return DeltaTable(pipeline.objects.delta_url(lake_key(name)), version=version, storage_options=options)
+    return DeltaTable(delta_url(pipeline.objects, lake_key(name)), version=version, storage_options=options)
 
 
 def check_store(bank: Bank) -> None:

@@ -37,7 +37,6 @@ FILES = frozenset(
 )
 """Methods of paths; `replace` with one argument, and `open` for writing, too."""
 OBJECT_STORE = frozenset(name for name in vars(ObjectStore) if not name.startswith("_")) - {
-    "delta_url",
     "filesystem",
     "spark_url",
     "url",

@@ -31,7 +31,7 @@ from snapshot.wiring import snapshot_runs
 from tests.crash.failpoint import Crash
 from tests.crash.world import take_snapshot
 from tests.fuzz.shops import Shop
-from tests.support.delta_rows import delta_rows
+from tests.support.delta_rows import delta_rows, delta_url
 from tests.support.ledgers import copy_store, forget_store
 from tests.support.pipelines import consume
 from tests.support.streams import database_of
@@ -265,7 +265,7 @@ def check_equal(shop: Shop, standing: Collection[str] = ()) -> None:
             if shown & excluded or not shop.may_show(name.table, shown | excluded.intersection(columns)):
                 raise Differs(f"{name.table} has the columns {columns}, and the lake shows {sorted(shown)}")
             names = [column for column in columns if column in shown]
-            found = [row for row in delta_rows(pipeline.objects.delta_url(lake_key(name))) if not row[DELETED]]
+            found = [row for row in delta_rows(delta_url(pipeline.objects, lake_key(name))) if not row[DELETED]]
             in_lake = _counted(shop, ([row[column] for column in names] for row in found))
             check_history(shop, pipeline, name, names, in_lake)
             in_source = _counted(shop, shop.rows(name.table, names))
@@ -282,7 +282,7 @@ def check_history(
     history, version = history_of(table), pipeline.lake.read_version(table)
     if not table.keeps_history or version == shop.begun.get(name.table) or pipeline.lake.read_version(history) is None:
         return
-    periods = delta_rows(pipeline.objects.delta_url(lake_key(history.name)))
+    periods = delta_rows(delta_url(pipeline.objects, lake_key(history.name)))
     current = (row for row in periods if row[CURRENT] and not row[DELETED])
     found = _counted(shop, ([row[column] for column in columns] for row in current))
     if found != in_lake:

@@ -5,8 +5,14 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, OWN_PREFIX
 from cdc_pipeline.settings import ObjectStoreSettings
+
+
+def delta_url(objects: ObjectStore, key: str) -> str:
+    """Where deltalake finds the key: a path, or `s3://…`."""
+    return objects.spark_url(key).removeprefix("file://").replace("s3a://", "s3://")
 
 
 def delta_rows(url: str, options: dict[str, str] | None = None) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from cdc_pipeline.record import (
 )
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import resolve
-from tests.support.delta_rows import delta_rows
+from tests.support.delta_rows import delta_rows, delta_url
 from tests.support.reference.model import Event, Id
 
 RowsById = dict[tuple[object, ...], dict[str, Any]]
@@ -183,7 +183,7 @@ def claim_of(
 
 def lake_table_rows(store: ObjectStore, table: LakeTable) -> list[dict[str, Any]]:
     """All rows, hidden ones too, read without Spark, which wrote them."""
-    return delta_rows(store.delta_url(lake_key(table.name)))
+    return delta_rows(delta_url(store, lake_key(table.name)))
 
 
 def rows_by_spark(session: SparkSession, store: ObjectStore, table: LakeTable) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.wiring import snapshot_runs
-from tests.support.delta_rows import delta_rows, storage_options
+from tests.support.delta_rows import delta_rows, delta_url, storage_options
 from tests.support.streams import database_of
 
 POLL = timedelta(milliseconds=50)
@@ -101,7 +101,7 @@ def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tup
 
 def stored_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:
     """All rows with all columns, read without Spark, in a folder or on S3."""
-    return delta_rows(pipeline.objects.delta_url(lake_key(table)), storage_options(pipeline.settings.object_store))
+    return delta_rows(delta_url(pipeline.objects, lake_key(table)), storage_options(pipeline.settings.object_store))
 
 
 def lake_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:

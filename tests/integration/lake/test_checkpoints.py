@@ -21,6 +21,7 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
+from tests.support.delta_rows import delta_url
 from tests.support.lake import Feed, event, table_of
 
 NAME, GROUP = "full name", "group, or none"
@@ -94,7 +95,7 @@ def test_a_checkpoint_of_ours_says_what_delta_s_own_says(
     set_property(session, store, feed, "delta.checkpointInterval", 1)
     latest = log.latest_version()
     assert latest is not None
-    (by_delta,) = (Path(store.delta_url(key)) for key in log.checkpoint_before(latest)[1])
+    (by_delta,) = (Path(delta_url(store, key)) for key in log.checkpoint_before(latest)[1])
     kept = by_delta.rename(by_delta.with_suffix(".away"))
     store.overwrite(log.last_checkpoint_key, json.dumps({"version": 3, "size": 1}).encode())
     since = datetime.now(UTC) - timedelta(days=7)
@@ -118,7 +119,7 @@ def test_every_reader_opens_the_table_from_it_when_older_commits_are_gone(
     url = store.spark_url(lake_key(feed.table.name))
     expected = sorted(map(str, session.read.format("delta").load(url).collect()))
     copy = tmp_path / "bucket" / "copy"
-    shutil.copytree(store.delta_url(lake_key(feed.table.name)), copy)
+    shutil.copytree(delta_url(store, lake_key(feed.table.name)), copy)
     log = DeltaLog(store, "copy")
     version, _ = log.checkpoint_before(6)
     assert version == 2 * INTERVAL
@@ -143,4 +144,4 @@ def test_a_table_with_checkpoints_of_another_kind_gets_delta_s(
     log = DeltaLog(store, lake_key(feed.table.name))
     version, (key,) = log.checkpoint_before(9)
     assert (version % INTERVAL, version > 0) == (0, True)
-    assert "stats_parsed" in {field.name for field in pq.read_schema(store.delta_url(key)).field("add").type}
+    assert "stats_parsed" in {field.name for field in pq.read_schema(delta_url(store, key)).field("add").type}

@@ -25,6 +25,7 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, VERSION, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import arrow_schema
+from tests.support.delta_rows import delta_url
 from tests.support.lake import (
     PEOPLE,
     Feed,
@@ -189,7 +190,7 @@ def test_an_independent_reader_of_delta_agrees(lake: SparkLake, store: LocalObje
         row |= {"created_at": created_at, "seen": moment.replace(tzinfo=None)}
     files = compacted(lake, store, table, rows)
     lake.publish(table, LakePublication(snapshot_id="s1", files=files, fence_number=FENCE))
-    other = DeltaTable(store.delta_url(lake_key(table.name)))
+    other = DeltaTable(delta_url(store, lake_key(table.name)))
     actions = pa.table(other.get_add_actions(flatten=True))
     assert other.transaction_version(table.app_id) == FENCE
     assert set(actions.column("partition._cdc_created_at_hour").to_pylist()) == {"2024-02-29T23", None}

@@ -27,7 +27,7 @@ from cdc_pipeline.launcher.spark import spark_home
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from tests.support.delta_rows import delta_rows, seen
+from tests.support.delta_rows import delta_rows, delta_url, seen
 from tests.support.doc_pages import blocks
 from tests.support.lake import Feed, event, table_of
 from tests.support.shapes import columns
@@ -153,7 +153,7 @@ def test_every_reader_sees_the_rows_of_its_source_or_refuses_the_table(
     ]
     frame = session.read.format("delta").load(store.spark_url(lake_key(table.name)))
     assert shown(frame.toArrow().to_pylist()) == expected
-    url = store.delta_url(lake_key(table.name))
+    url = delta_url(store, lake_key(table.name))
     for name, read in READERS.items():
         if name in REFUSE[kind]:
             with pytest.raises(DeltaProtocolError):
@@ -186,7 +186,7 @@ def test_the_lines_of_the_page_give_what_the_view_gives(
     (lines,) = blocks(PAGE, "python")
     program = tmp_path / "page.py"
     program.write_text(lines)
-    known = runpy.run_path(str(program), init_globals={"url": store.delta_url(lake_key(table.name))})
+    known = runpy.run_path(str(program), init_globals={"url": delta_url(store, lake_key(table.name))})
     assert shown(known["rows"].to_pylist()) == [{"id": 1, "Größe": 11}, {"id": 2, "Größe": 22}]
 
 
@@ -196,7 +196,7 @@ def test_a_table_that_may_have_vectors_no_longer_is_written_anew_and_read_by_all
     table = filled(lake, store, PLAIN, vectors=True)
     feed = Feed(store=store, table=table, next_number=3)
     lake.upsert(replace(table, deletion_vectors=False), feed.claim([event("u", 21, 2, Größe=22)]))
-    found = shown(by_pandas(store.delta_url(lake_key(table.name))))
+    found = shown(by_pandas(delta_url(store, lake_key(table.name))))
     assert [(row["id"], row["Größe"]) for row in found] == [(1, 11), (2, 22)]
     lake.upsert(table, feed.claim([event("u", 31, 2, Größe=32)]))
-    assert [row["Größe"] for row in shown(by_polars(store.delta_url(lake_key(table.name))))] == [11, 32]
+    assert [row["Größe"] for row in shown(by_polars(delta_url(store, lake_key(table.name))))] == [11, 32]
