@@ -98,20 +98,6 @@ def connect_command(folder: Path, *, servers: str, port: int, connectors: Iterab
     return java([BROKER_JARS, CONNECT_JARS], program, str(worker), *map(str, files))
 
 
-def postgres_connector(url: str, *, prefix: str, tables: Iterable[str]) -> dict[str, str]:
-    """Debezium's connector for PostgreSQL, with the settings of docs/how-to/kafka.md. `tables`: schema.table."""
-    return {
-        "name": f"{prefix}-postgres",
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "plugin.name": "pgoutput",
-        "slot.name": f"{prefix}_debezium",
-        "publication.name": f"{prefix}_debezium",
-        "publication.autocreate.mode": "filtered",
-        **_database(url, prefix=prefix, tables=tables),
-        "database.dbname": urlsplit(url).path.removeprefix("/"),
-    }
-
-
 def mariadb_connector(url: str, folder: Path, *, prefix: str, tables: Iterable[str]) -> dict[str, str]:
     """Debezium's connector for MariaDB. `tables`: database.table. It keeps the tables' past shapes in `folder`."""
     tables = list(tables)
@@ -125,11 +111,12 @@ def mariadb_connector(url: str, folder: Path, *, prefix: str, tables: Iterable[s
         "schema.history.internal.file.filename": f"{folder}/{prefix}-schema-history",
         "time.precision.mode": "adaptive_time_microseconds",
         "enable.time.adjuster": "false",
-        **_database(url, prefix=prefix, tables=tables),
+        **connector_of(url, prefix=prefix, tables=tables),
     }
 
 
-def _database(url: str, *, prefix: str, tables: Iterable[str]) -> dict[str, str]:
+def connector_of(url: str, *, prefix: str, tables: Iterable[str]) -> dict[str, str]:
+    """What Debezium's connectors have in common, whatever the database at `url` is."""
     parts = urlsplit(url)
     return _COMMON | {
         "topic.prefix": prefix,

@@ -10,7 +10,7 @@ from subprocess import Popen
 
 import pytest
 
-from cdc_pipeline.demo.kafka import connect_command, mariadb_connector, postgres_connector
+from cdc_pipeline.demo.kafka import connect_command, mariadb_connector
 from cdc_pipeline.demo.mariadb import MARIADB_SHOP, seed_mariadb
 from cdc_pipeline.demo.seed import Scale, seed
 from cdc_pipeline.demo.workload import POSTGRES_SHOP, Shop, Workload
@@ -20,6 +20,7 @@ from cdc_pipeline.settings.installation.ports import free_port
 from cdc_pipeline.wiring.against import verify_against
 from tests.crash.world import World
 from tests.support.command_line import CommandLine, consuming, query
+from tests.support.debezium_connectors import postgres_connector
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaBroker, Topics
 from tests.support.streams import database_of, run_sql

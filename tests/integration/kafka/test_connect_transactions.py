@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.demo.kafka import mariadb_connector, postgres_connector
+from cdc_pipeline.demo.kafka import mariadb_connector
 from cdc_pipeline.demo.mariadb import MARIADB_SHOP
 from cdc_pipeline.demo.seed import seed
 from cdc_pipeline.demo.transactions import Kind
@@ -24,6 +24,7 @@ from cdc_pipeline.settings import Settings
 from tests.integration.kafka.test_connect import SMALL, Connect, broker, go_on
 from tests.support.boundaries import tables_at_boundaries
 from tests.support.command_line import CommandLine, consuming, query
+from tests.support.debezium_connectors import postgres_connector
 from tests.support.event_files import NOBODY_LISTENS
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaBroker, Topics
