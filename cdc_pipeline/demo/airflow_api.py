@@ -67,10 +67,6 @@ class AirflowApi:
                 raise AirflowRefused(f"the run {run_id} of {dag_id} is {state}", expected="success")
             _pause()
 
-    def run_states(self, dag_id: str) -> set[str]:
-        """The states of the newest hundred runs."""
-        return {run["state"] for run in self._call("GET", f"dags/{dag_id}/dagRuns", order_by="-id")["dag_runs"]}
-
     def backfill(self, dag_id: str, *, start: datetime, end: datetime, conf: Mapping[str, Any]) -> int:
         """Starts a backfill over [start, end] like the form of the UI, and returns its id. `conf`: the DAG's params."""
         body = {
