@@ -1,7 +1,6 @@
 """Creates the demo's source: tables of the shop and of pgbench with their first rows."""
 
 import os
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -28,14 +27,14 @@ class Scale:
 DEMO_SCALE = Scale()
 
 
-def seed(source_url: str, scale: Scale = DEMO_SCALE, *, environment: Mapping[str, str] = os.environ) -> None:
+def seed(source_url: str, scale: Scale = DEMO_SCALE) -> None:
     """Existing tables and rows stay as they are. The next call completes one that was killed."""
     with closing(connect(source_url)) as connection, connection.cursor() as cursor:
         cursor.execute(_statements("shop.sql"))
         if not _has_rows(cursor):
             cursor.execute(_statements("shop_rows.sql"), asdict(scale))
         connection.commit()
-    initialize_pgbench(source_url, scale=scale.pgbench, environment=environment)
+    initialize_pgbench(source_url, scale=scale.pgbench, environment=os.environ)
 
 
 def _has_rows(cursor: psycopg2.extensions.cursor) -> bool:

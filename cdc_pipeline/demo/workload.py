@@ -46,7 +46,7 @@ class Shop:
 
 
 class Workload:
-    """Writes until `stop` is called or `stopping` is set. One additional session runs only long transactions.
+    """Writes until `stop` is called. One additional session runs only long transactions.
 
     `source_url`: the database, as the shop's sessions take it. `chance` decides what each session does and when.
     """
@@ -57,14 +57,13 @@ class Workload:
         *,
         chance: Random,
         transactions_per_second: float = 120.0,
-        stopping: Event | None = None,
         shop: Shop | None = None,
     ) -> None:
         self._url = source_url
         self._shop = shop or POSTGRES_SHOP
         self._chances = [Random(chance.getrandbits(64)) for _ in range(_SESSIONS + 1)]
         self._rate_of_session = transactions_per_second / _SESSIONS
-        self._stopping = stopping or Event()
+        self._stopping = Event()
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
         self._running = ExitStack()

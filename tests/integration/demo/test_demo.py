@@ -4,7 +4,7 @@ from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
 from random import Random
-from threading import Event, active_count
+from threading import active_count
 
 import psutil
 import psycopg2
@@ -102,28 +102,24 @@ def test_the_password_of_the_source_is_not_in_the_list_of_processes(postgres: Po
     assert postgres.password not in str(commands)
 
 
-def test_a_workload_that_was_told_to_stop_by_its_event_ends_its_long_transactions_early(database: str) -> None:
+def test_a_workload_that_is_stopped_ends_its_long_transactions_early(database: str) -> None:
     seed(database, SMALL)
-    stopping = Event()
-    workload = Workload(database, chance=Random(1), stopping=stopping)
+    workload = Workload(database, chance=Random(1))
     workload.start()
-    stopping.set()
     counts = workload.stop()
     assert sum(counts.values()) < 1000
 
 
 def test_one_session_that_breaks_stops_them_all_and_is_told_at_the_stop(database: str) -> None:
     seed(database, SMALL)
-    stopping = Event()
-    workload = Workload(database, chance=Random(1), stopping=stopping)
+    workload = Workload(database, chance=Random(1))
     workload.start()
     assert eventually(lambda: connections(database) >= 5)
-    run_sql(
-        database,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND application_name = '' AND pid <> pg_backend_pid()",
+    sessions = (
+        "FROM pg_stat_activity WHERE datname = current_database() AND application_name = '' AND pid <> pg_backend_pid()"
     )
-    assert eventually(stopping.is_set)
+    run_sql(database, f"SELECT pg_terminate_backend(pid) {sessions} ORDER BY backend_start LIMIT 1")
+    assert eventually(lambda: count(database, f"SELECT count(*) {sessions}") == 0)
     with pytest.raises(SourceAway):
         workload.stop()
 
