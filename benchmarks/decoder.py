@@ -9,7 +9,8 @@ from benchmarks.arms import Arm, Contest
 from benchmarks.bench import OURS, Bench, plus
 from benchmarks.plain_loop import EVENT_KINDS, SCHEMA, PlainLoop, plain_tuple
 from benchmarks.results import RowFigures
-from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder, Relation, RelationColumn
+from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder
+from cdc_pipeline.sources.pgoutput.messages import Relation, RelationColumn
 from cdc_pipeline.types import parse_text, resolve
 
 OID = 16_400

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_pipeline.errors import DecodeError
-from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder, Relation, RelationColumn
+from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder
+from cdc_pipeline.sources.pgoutput.messages import Relation, RelationColumn
 from tests.support import pgoutput_encoder as encode
 from tests.support.pgoutput_reference import ReferenceDecoder, as_reference
 

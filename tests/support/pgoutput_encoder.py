@@ -2,7 +2,7 @@
 
 import struct
 
-from cdc_pipeline.sources.pgoutput.decoder import Relation
+from cdc_pipeline.sources.pgoutput.messages import Relation
 
 POSTGRES_EPOCH = 946_684_800_000_000
 
@@ -69,6 +69,6 @@ def _tuple(fields: list[Field]) -> bytes:
     parts = [struct.pack(">H", len(fields))]
     for kind, value in fields:
         parts.append(kind.encode())
-        if kind in "tb":
+        if kind == "t":
             parts.append(struct.pack(">I", len(value)) + value)
     return b"".join(parts)

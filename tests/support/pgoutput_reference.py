@@ -3,13 +3,14 @@
 import struct
 from dataclasses import dataclass, field
 
-from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, RowGroup, TupleColumn
+from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch
+from cdc_pipeline.sources.pgoutput.rows import RowGroup
+from cdc_pipeline.sources.pgoutput.tuples import TupleColumn
 
 POSTGRES_EPOCH = 946_684_800_000_000
-_HAS_VALUE = b"tb"
 
 Row = tuple[object, ...]
-FieldValue = str | bytes | None
+FieldValue = str | None
 ABSENT = "<absent>"
 
 
@@ -40,7 +41,7 @@ class ReferenceDecoder:
         elif kind == "C":
             assert self._begin is not None
             _, lsn, end_lsn, time = struct.unpack_from(">BQQq", message, 1)
-            self.decoded.transactions.append((lsn, end_lsn, time + POSTGRES_EPOCH, self._begin[2]))
+            self.decoded.transactions.append((lsn, end_lsn, time + POSTGRES_EPOCH))
             self._begin = None
         elif kind == "R":
             self._relation(message)
@@ -48,9 +49,9 @@ class ReferenceDecoder:
             self._message(message)
         elif kind == "T":
             self._ordinal += 1
-            count, options = struct.unpack_from(">IB", message, 1)
+            (count,) = struct.unpack_from(">I", message, 1)
             oids = struct.unpack_from(f">{count}I", message, 6)
-            self.decoded.truncates.append((oids, bool(options & 1), bool(options & 2), *self._place()))
+            self.decoded.truncates.append((oids, *self._place()))
         elif kind in "IUD":
             self._ordinal += 1
             self._row(kind, message)
@@ -82,11 +83,11 @@ class ReferenceDecoder:
         self.decoded.relations.append((*described, self._begin[0], self._ordinal))
 
     def _message(self, message: bytes) -> None:
-        transactional, lsn = struct.unpack_from(">?Q", message, 1)
+        (transactional,) = struct.unpack_from(">?", message, 1)
         prefix, place = _name(message, 10)
         content = message[place + 4 :]
         commit_lsn = self._begin[0] if transactional and self._begin else None
-        self.decoded.messages.append((prefix, content, lsn, transactional, commit_lsn))
+        self.decoded.messages.append((prefix, content, commit_lsn))
 
     def _row(self, kind: str, message: bytes) -> None:
         (oid,) = struct.unpack_from(">I", message, 1)
@@ -114,10 +115,9 @@ def _tuple(message: bytes, place: int) -> tuple[tuple[FieldValue, ...], int]:
     for _ in range(count):
         kind = message[place]
         place += 1
-        if kind in _HAS_VALUE:
+        if kind == ord("t"):
             (length,) = struct.unpack_from(">I", message, place)
-            octets = message[place + 4 : place + 4 + length]
-            values.append(octets.decode() if kind == ord("t") else octets)
+            values.append(message[place + 4 : place + 4 + length].decode())
             place += 4 + length
         else:
             values.append(ABSENT if kind == ord("u") else None)
@@ -129,7 +129,7 @@ def as_reference(batches: list[DecodedBatch]) -> Decoded:
     decoded = Decoded()
     for batch in batches:
         closed = batch.transactions
-        columns = (closed.commit_lsn, closed.end_lsn, closed.commit_time, closed.xid)
+        columns = (closed.commit_lsn, closed.end_lsn, closed.commit_time)
         decoded.transactions += zip(*(column.tolist() for column in columns), strict=True)
         for change in batch.relations:
             named = change.relation
@@ -137,10 +137,9 @@ def as_reference(batches: list[DecodedBatch]) -> Decoded:
             identity = (named.oid, named.namespace, named.name, named.replica_identity, described)
             decoded.relations.append((*identity, change.commit_lsn, change.ordinal))
         for cut in batch.truncates:
-            options = (cut.relation_oids, cut.cascade, cut.restart_identity)
-            decoded.truncates.append((*options, cut.commit_lsn, cut.ordinal, cut.commit_time, cut.xid))
+            decoded.truncates.append((cut.relation_oids, cut.commit_lsn, cut.ordinal, cut.commit_time, cut.xid))
         for said in batch.messages:
-            decoded.messages.append((said.prefix, said.content, said.lsn, said.transactional, said.commit_lsn))
+            decoded.messages.append((said.prefix, said.content, said.commit_lsn))
         for group in batch.groups:
             names = tuple(column.name for column in group.relation.columns)
             decoded.rows.setdefault((group.relation.oid, names), []).extend(_rows(group))

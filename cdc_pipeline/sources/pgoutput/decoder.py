@@ -10,7 +10,6 @@ from cdc_pipeline.sources.pgoutput.messages import (
     OpenTransaction,
     Relation,
     RelationChange,
-    RelationColumn,
     Truncate,
     damaged,
     parse_logical_message,
@@ -19,21 +18,7 @@ from cdc_pipeline.sources.pgoutput.messages import (
 )
 from cdc_pipeline.sources.pgoutput.rows import RowGroup, decode_rows
 from cdc_pipeline.sources.pgoutput.timeline import Timeline, TimelineTransactions
-from cdc_pipeline.sources.pgoutput.tuples import Integers, MessageBuffer, TupleColumn
-
-__all__ = [
-    "DecodedBatch",
-    "LogicalMessage",
-    "OpenTransaction",
-    "PgOutputDecoder",
-    "Relation",
-    "RelationChange",
-    "RelationColumn",
-    "RowGroup",
-    "TimelineTransactions",
-    "Truncate",
-    "TupleColumn",
-]
+from cdc_pipeline.sources.pgoutput.tuples import Integers, MessageBuffer
 
 _MESSAGE, _RELATION, _TRUNCATE, _TYPE = b"MRTY"
 _ROWS = tuple(b"IUD")
@@ -186,12 +171,9 @@ def _by_oid(oids: Integers, rows: Integers) -> Iterator[tuple[int, Integers]]:
 
 def _decode_truncates(buffer: MessageBuffer, timeline: Timeline) -> Iterator[Truncate]:
     for message in _numbers(buffer, _TRUNCATE):
-        oids, options = parse_truncate(buffer.message(message))
         place = timeline.at(message)
         yield Truncate(
-            relation_oids=oids,
-            cascade=bool(options & 1),
-            restart_identity=bool(options & 2),
+            relation_oids=parse_truncate(buffer.message(message)),
             commit_lsn=place.commit_lsn,
             ordinal=place.ordinal,
             commit_time=place.commit_time,

@@ -55,8 +55,6 @@ class LogicalMessage:
 
     prefix: str
     content: bytes
-    lsn: int
-    transactional: bool
     commit_lsn: int | None
 
 
@@ -65,8 +63,6 @@ class Truncate:
     """A truncate of one or several relations. `commit_time`: in microseconds since 1970."""
 
     relation_oids: tuple[int, ...]
-    cascade: bool
-    restart_identity: bool
     commit_lsn: int
     ordinal: int
     commit_time: int
@@ -159,7 +155,7 @@ def _parse_column(reader: MessageReader) -> RelationColumn:
 
 def parse_logical_message(message: bytes, commit_lsn: int | None) -> LogicalMessage:
     reader = MessageReader(message)
-    flags, lsn = reader.numbers(">BQ")
+    flags, _ = reader.numbers(">BQ")
     prefix = reader.text()
     (size,) = reader.numbers(">I")
     content = reader.octets(size)
@@ -167,19 +163,13 @@ def parse_logical_message(message: bytes, commit_lsn: int | None) -> LogicalMess
     transactional = bool(flags & 1)
     if transactional and commit_lsn is None:
         raise damaged("a transactional M message outside of any transaction", "a B message before it")
-    return LogicalMessage(
-        prefix=prefix,
-        content=content,
-        lsn=lsn,
-        transactional=transactional,
-        commit_lsn=commit_lsn if transactional else None,
-    )
+    return LogicalMessage(prefix=prefix, content=content, commit_lsn=commit_lsn if transactional else None)
 
 
-def parse_truncate(message: bytes) -> tuple[tuple[int, ...], int]:
-    """Returns relation oids and option bits of a truncate."""
+def parse_truncate(message: bytes) -> tuple[int, ...]:
+    """Returns the relation oids of a truncate."""
     reader = MessageReader(message)
-    count, options = reader.numbers(">IB")
+    count, _ = reader.numbers(">IB")
     oids = reader.numbers(f">{min(count, len(message))}I")
     reader.finish()
-    return oids, options
+    return oids

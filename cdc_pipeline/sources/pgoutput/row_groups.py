@@ -12,7 +12,9 @@ from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.event_texts import EventTexts
-from cdc_pipeline.sources.pgoutput.decoder import RowGroup, Truncate, TupleColumn
+from cdc_pipeline.sources.pgoutput.messages import Truncate
+from cdc_pipeline.sources.pgoutput.rows import RowGroup
+from cdc_pipeline.sources.pgoutput.tuples import TupleColumn
 from cdc_pipeline.sources.protocol import Integers, TableEvents
 from cdc_pipeline.sources.table_events import table_events
 from cdc_pipeline.sources.version_text import version_texts

@@ -22,7 +22,6 @@ class TimelineTransactions:
     commit_lsn: Integers
     end_lsn: Integers
     commit_time: Integers
-    xid: Integers
 
 
 class Timeline:
@@ -84,13 +83,13 @@ class Timeline:
 
     def _commits(self) -> TimelineTransactions:
         commits, starts = self._fixed(_COMMIT, _COMMIT_BYTES)
-        commit_lsn, commit_time, xid, _ = self.of(commits)
+        commit_lsn, commit_time, _, _ = self.of(commits)
         found = self._buffer.integers(starts + 2, ">u8")
         if (found != commit_lsn).any():
             wrong = np.flatnonzero(found != commit_lsn)[0]
             raise damaged(f"a commit at position {found[wrong]:x}", f"{commit_lsn[wrong]:x} as its begin says")
         end_lsn = self._buffer.integers(starts + 10, ">u8")
-        return TimelineTransactions(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=commit_time, xid=xid)
+        return TimelineTransactions(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=commit_time)
 
     def _fixed(self, kind: int, size: int) -> tuple[Integers, Integers]:
         """Returns numbers and start offsets of the messages of one kind. Raises DecodeError unless each has `size`."""

@@ -13,7 +13,7 @@ Integers = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
-NULL, UNCHANGED, TEXT, BINARY = b"nutb"
+NULL, UNCHANGED, TEXT = b"nut"
 _HEADER = 5
 _INLINE = 12
 _PADDING = bytes(16)
@@ -26,9 +26,8 @@ _HEAD_BYTES = 8
 class TupleColumn:
     """One column of a row group.
 
-    `values` is a string_view array of PostgreSQL's texts, or a binary_view array if the server sent binary values.
-    `absent` marks values that the server did not send (unchanged TOAST); they are NULL in `values`. It is None if the
-    server sent all values.
+    `values` is a string_view array of PostgreSQL's texts. `absent` marks values that the server did not send (unchanged
+    TOAST); they are NULL in `values`. It is None if the server sent all values.
     """
 
     values: pa.Array
@@ -88,9 +87,9 @@ class MessageBuffer:
 
     def column(self, fields: _Fields, rows: Integers, row_count: int) -> TupleColumn:
         """Returns a column of `row_count` values: the fields at `rows`, NULL in all other rows."""
-        present = (fields.kinds == TEXT) | (fields.kinds == BINARY)
+        present = fields.kinds == TEXT
         if present.all() and len(rows) == row_count:
-            return TupleColumn(values=self._views(fields.starts, fields.lengths, fields.kinds, None), absent=None)
+            return TupleColumn(values=self._views(fields.starts, fields.lengths, None), absent=None)
         starts, lengths = np.zeros(row_count, np.int64), np.zeros(row_count, np.int64)
         starts[rows] = fields.starts
         lengths[rows] = fields.lengths
@@ -101,12 +100,12 @@ class MessageBuffer:
         if unchanged.any():
             absent = np.zeros(row_count, np.bool_)
             absent[rows] = unchanged
-        return TupleColumn(values=self._views(starts, lengths, fields.kinds, valid), absent=absent)
+        return TupleColumn(values=self._views(starts, lengths, valid), absent=absent)
 
     def _fields(self, places: Integers, ends: Integers) -> _Fields:
         self._check(places + 1, ends)
         kinds = self.octets[places]
-        has_value = (kinds == TEXT) | (kinds == BINARY)
+        has_value = kinds == TEXT
         if has_value.all():
             self._check(places + _HEADER, ends)
             lengths = self.integers(places + 1, ">u4")
@@ -115,14 +114,14 @@ class MessageBuffer:
             unknown = ~has_value & (kinds != NULL) & (kinds != UNCHANGED)
             if unknown.any():
                 found = bytes([kinds[unknown][0]])
-                raise damaged(f"a tuple field of kind {found!r}", "one of n, u, t, b")
+                raise damaged(f"a tuple field of kind {found!r}", "one of n, u, t")
             self._check(places + np.where(has_value, _HEADER, 1), ends)
             lengths = np.where(has_value, self.integers(places + 1, ">u4"), 0)
             starts = places + np.where(has_value, _HEADER, 1)
         self._check(starts + lengths, ends)
         return _Fields(kinds=kinds, starts=starts, lengths=lengths)
 
-    def _views(self, starts: Integers, lengths: Integers, kinds: Octets, valid: Mask | None) -> pa.Array:
+    def _views(self, starts: Integers, lengths: Integers, valid: Mask | None) -> pa.Array:
         """Builds Arrow's 16-byte views: values up to 12 bytes inline, else a prefix of 4, buffer 0 and the offset."""
         views = np.empty(len(starts), _VIEW)
         views["length"] = lengths
@@ -137,8 +136,7 @@ class MessageBuffer:
             views["head"][long] = heads[long] & np.uint64(0xFFFFFFFF)
             views["tail"][long] = starts[long]
         validity = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-        arrow = pa.binary_view() if (kinds == BINARY).any() else pa.string_view()
-        return pa.Array.from_buffers(arrow, len(starts), [validity, pa.py_buffer(views), self._buffer])
+        return pa.Array.from_buffers(pa.string_view(), len(starts), [validity, pa.py_buffer(views), self._buffer])
 
     def _at(self, places: Integers, dtype: str) -> npt.NDArray[np.integer]:
         """Reads numbers at any byte offset, through one overlapping window of the buffer."""

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from cdc_pipeline.errors import SourceAway, SourceBusy, SourceError, TableStale
 from cdc_pipeline.record import OWN_PREFIX, TableName
-from cdc_pipeline.sources.pgoutput.decoder import RelationColumn, RowGroup, TupleColumn
-from cdc_pipeline.sources.pgoutput.tuples import Mask
+from cdc_pipeline.sources.pgoutput.messages import RelationColumn
+from cdc_pipeline.sources.pgoutput.rows import RowGroup
+from cdc_pipeline.sources.pgoutput.tuples import Mask, TupleColumn
 from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.copy_stream import BYTE_ORDER_MARK, csv_columns
 from cdc_pipeline.sources.postgres.publication import FIRST_VERSION_WITH_GENERATED

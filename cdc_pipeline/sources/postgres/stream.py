@@ -12,9 +12,10 @@ from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
-from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, RowGroup
+from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder
 from cdc_pipeline.sources.pgoutput.messages import Relation, RelationChange, Truncate
 from cdc_pipeline.sources.pgoutput.row_groups import group_events, truncate_event
+from cdc_pipeline.sources.pgoutput.rows import RowGroup
 from cdc_pipeline.sources.postgres.catalogue import Server
 from cdc_pipeline.sources.postgres.generated_columns import GeneratedColumns
 from cdc_pipeline.sources.postgres.open_tables import OpenTables

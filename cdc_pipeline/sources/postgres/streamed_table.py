@@ -2,7 +2,7 @@
 
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableSchema
-from cdc_pipeline.sources.pgoutput.decoder import Relation
+from cdc_pipeline.sources.pgoutput.messages import Relation
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape
 

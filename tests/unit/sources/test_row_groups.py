@@ -20,7 +20,8 @@ from cdc_pipeline.record import (
     encode_version,
 )
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder, Relation, RelationColumn
+from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder
+from cdc_pipeline.sources.pgoutput.messages import Relation, RelationColumn
 from cdc_pipeline.sources.pgoutput.row_groups import group_events
 from cdc_pipeline.sources.protocol import TableEvents
 from tests.support import pgoutput_encoder as encode
