@@ -17,9 +17,9 @@ from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
 from cdc_pipeline.sources.files.row_events import BlockEvents, RowBlocks
 from cdc_pipeline.sources.files.row_images import NO_TIME
-from cdc_pipeline.sources.files.stream import OpenMarker, ends_source
+from cdc_pipeline.sources.files.stream import OpenMarker, ends_source, marker_batch
 from cdc_pipeline.sources.known import Document, PartitionProgress
-from cdc_pipeline.sources.protocol import EventBatch, Integers, Marker, Transactions
+from cdc_pipeline.sources.protocol import EventBatch, Integers, Transactions
 from cdc_pipeline.time_slice import EPOCH
 
 log = structlog.get_logger()
@@ -170,23 +170,10 @@ class RowStream:
         return filled
 
     def _marked(self) -> EventBatch:
-        """Returns marker messages, each as a transaction without events, at the last commit time."""
         if self._skipped:
             log.info("rows without changes skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
         is_end = ends_source(self._markers, self._files.check, registers=bool(self._read))
-        positions = np.arange(self._next, self._next + len(self._markers))
         markers, self._markers = self._markers, []
-        self._next += len(markers)
-        return EventBatch(
-            events=(),
-            transactions=Transactions(
-                commit_position=positions,
-                end_position=positions + 1,
-                commit_time=np.full(len(markers), self._commit_time),
-            ),
-            markers=tuple(
-                Marker(text=marker.text, commit_position=place, is_end=is_end and not marker.is_heartbeat)
-                for marker, place in zip(markers, positions.tolist(), strict=True)
-            ),
-        )
+        first, self._next = self._next, self._next + len(markers)
+        return marker_batch(markers, first, self._commit_time, is_end=is_end)

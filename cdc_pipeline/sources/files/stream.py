@@ -228,21 +228,12 @@ class DebeziumStream:
         return closed.first, self._next, closed.commit_time
 
     def _marked(self, finished: Sequence[OpenMarker], *, holds_lines: bool = False) -> EventBatch:
-        """Returns marker messages, each as a transaction without events, at the last commit time."""
         if self._skipped:
             log.info("lines without rows skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
         is_end = not holds_lines and ends_source(finished, self._check, registers=bool(self._reached))
-        places = [self._next + number for number in range(len(finished))]
-        self._next += len(finished)
-        return EventBatch(
-            events=(),
-            transactions=transactions_of([(place, place + 1, self._commit_time) for place in places]),
-            markers=tuple(
-                Marker(text=each.text, commit_position=place, is_end=not each.is_heartbeat and is_end)
-                for each, place in zip(finished, places, strict=True)
-            ),
-        )
+        first, self._next = self._next, self._next + len(finished)
+        return marker_batch(finished, first, self._commit_time, is_end=is_end)
 
 
 def ends_source(markers: Sequence[OpenMarker], check: Callable[[], None], *, registers: bool) -> bool:
@@ -259,6 +250,19 @@ def ends_source(markers: Sequence[OpenMarker], check: Callable[[], None], *, reg
             return False
         raise
     return True
+
+
+def marker_batch(markers: Sequence[OpenMarker], first: int, commit_time: int, *, is_end: bool) -> EventBatch:
+    """Returns marker messages, each as a transaction without events, from the stream position `first` on."""
+    places = range(first, first + len(markers))
+    return EventBatch(
+        events=(),
+        transactions=transactions_of([(place, place + 1, commit_time) for place in places]),
+        markers=tuple(
+            Marker(text=each.text, commit_position=place, is_end=is_end and not each.is_heartbeat)
+            for each, place in zip(markers, places, strict=True)
+        ),
+    )
 
 
 def transactions_of(found: Sequence[tuple[int, int, int]]) -> Transactions:
