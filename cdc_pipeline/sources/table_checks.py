@@ -1,4 +1,4 @@
-"""What every database source requires of a table: its folder in the lake, and its columns."""
+"""What every source requires of a table: its folder in the lake, and its columns."""
 
 from collections.abc import Collection, Iterable
 from itertools import pairwise
