@@ -1,5 +1,8 @@
 """A real MariaDB server for tests, and a fresh database for each test, on MariaDB or MySQL."""
 
+import fcntl
+import getpass
+import hashlib
 import os
 import re
 import secrets
@@ -7,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +21,13 @@ import pymysql
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.launcher.account import server_account
+from cdc_pipeline.launcher.project import CACHE
 from cdc_pipeline.settings.installation.ports import free_port
 from tests.support.eventually import eventually
 
 PASSWORD = "of this test run"
 USER = "cdc"
+LOG_FILE_SIZE = "--innodb-log-file-size=16M"
 OPTIONS = (
     "--no-defaults",
     "--bind-address=127.0.0.1",
@@ -34,7 +39,7 @@ OPTIONS = (
     "--gtid-strict-mode=ON",
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-buffer-pool-size=32M",
-    "--innodb-log-file-size=16M",
+    LOG_FILE_SIZE,
     "--performance-schema=OFF",
 )
 _ROLE = f"""
@@ -86,31 +91,38 @@ def mariadb_process(*options: str) -> Iterator[ServerProcess]:
     server, install = shutil.which("mariadbd", path="/usr/sbin:/usr/bin"), shutil.which("mariadb-install-db")
     if server is None or install is None:
         raise SetupError("there is no MariaDB on this machine", remedy="run make setup-dev as root")
-    create = [install, "--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]
-    with started_server(lambda data: [*create, f"--datadir={data}"], [server, *OPTIONS, *options]) as process:
+    account = [f"--user={getpass.getuser()}"] if os.geteuid() == 0 else []
+    create = [install, "--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal", LOG_FILE_SIZE]
+    installed = hashlib.sha256(f"{server} {Path(server).stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    data = CACHE / f"mariadb-{installed}-data"
+    with started_server(first_data(data, [*create, *account]), [server, *OPTIONS, *options]) as process:
         yield process
 
 
-def _create_data(command: list[str], data: Path, temporary: Path, run_as: dict[str, Any]) -> None:
-    created = subprocess.run(
-        command,
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=data,
-        env={**os.environ, "TMPDIR": str(temporary)},  # the command starts a server too
-        extra_groups=[],
-        **run_as,
-    )
-    assert created.returncode == 0, f"{command[0]} ended with {created.returncode}: {created.stdout[-2000:]}"
+def first_data(folder: Path, create: list[str], *, without: str | None = None) -> Path:
+    """The data of a new server, which takes seconds to create: created once per machine, and copied for each server.
+
+    `create`: the command, without the folder. `without`: a file that each server has of its own.
+    The last act is a rename, so that a killed call is repaired.
+    """
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = folder.with_name(f"{folder.name}.unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            subprocess.run([*create, f"--datadir={unfinished}"], check=True, capture_output=True)
+            if without is not None:
+                (unfinished / without).unlink()
+            subprocess.run(["chmod", "-R", "a+rX", str(unfinished)], check=True)
+            unfinished.rename(folder)
+    return folder
 
 
 @contextmanager
-def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Iterator[ServerProcess]:
+def started_server(first: Path, serve: list[str]) -> Iterator[ServerProcess]:
     """A server in a new folder.
 
-    `create`: the command that fills a folder of data. `serve`: the command without folder, port and socket.
+    `first`: the data of a new server. `serve`: the command without folder, port and socket.
     """
     folder = Path(tempfile.mkdtemp(prefix="cdc-test-mysql-"))
     folder.chmod(0o711)
@@ -125,7 +137,7 @@ def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Ite
             account.take(data)
             account.take(temporary)
         run_as: dict[str, Any] = {} if account is None else {"user": account.user_id, "group": account.group_id}
-        _create_data(create(data), data, temporary, run_as)
+        subprocess.run(["cp", "-r", f"{first}/.", str(data)], check=True, extra_groups=[], **run_as)
         where = [f"--datadir={data}", f"--tmpdir={temporary}", f"--port={port}", f"--socket={data}/s"]
         where.append(f"--init-file={folder}/role.sql")
         url = f"mysql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"

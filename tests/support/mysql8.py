@@ -3,12 +3,9 @@
 The environment variable CDC_MYSQLD names the `mysqld` of another release, to run the same tests over it.
 """
 
-import fcntl
 import getpass
 import hashlib
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +13,7 @@ from pathlib import Path
 
 from cdc_pipeline.launcher.jars import jars_of, read_lock
 from cdc_pipeline.launcher.project import JARS_LOCK
-from tests.support.mariadb import ServerProcess, started_server
+from tests.support.mariadb import ServerProcess, first_data, started_server
 from tests.support.unpacked import unpacked_server
 
 LOG_FILE_SIZE = "--loose-innodb-log-file-size=4M"
@@ -54,8 +51,9 @@ def started_mysql(*options: str) -> Iterator[str]:
 def mysql_process(*options: str) -> Iterator[ServerProcess]:
     """A started server, which can be stopped and started again."""
     server, data = _another_server() or _fetched_server()
-    first = _first_data(data, server)
-    with started_server(lambda data: ["cp", "-r", f"{first}/.", str(data)], [*server, *OPTIONS, *options]) as process:
+    account = [f"--user={getpass.getuser()}"] if os.geteuid() == 0 else []
+    create = [*server, *account, "--initialize-insecure", LOG_FILE_SIZE, "--skip-log-bin"]
+    with started_server(first_data(data, create, without=_IDENTITY), [*server, *OPTIONS, *options]) as process:
         yield process
 
 
@@ -73,22 +71,3 @@ def _another_server() -> tuple[list[str], Path] | None:
         return None
     name = hashlib.sha256(program.encode()).hexdigest()[:16]
     return [program, "--no-defaults"], Path(tempfile.gettempdir()) / f"cdc-mysql-{name}"
-
-
-def _first_data(folder: Path, server: list[str]) -> Path:
-    """The data of a new server, which takes seconds to create: created once per machine, and copied for each server.
-
-    The last act is a rename, so that a killed call is repaired.
-    """
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            unfinished = folder.with_name(f"{folder.name}.unfinished")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            account = [f"--user={getpass.getuser()}"] if os.geteuid() == 0 else []
-            create = ["--initialize-insecure", LOG_FILE_SIZE, "--skip-log-bin", f"--datadir={unfinished}"]
-            subprocess.run([*server, *account, *create], check=True, capture_output=True)
-            (unfinished / _IDENTITY).unlink()
-            subprocess.run(["chmod", "-R", "a+rX", str(unfinished)], check=True)
-            unfinished.rename(folder)
-    return folder
