@@ -31,7 +31,7 @@ SCHEMA = TableSchema(
     key=("id",),
 )
 IDS, EVENTS, CLAIMS = 12, 40, 3
-MORE_ORDERED = (("by Arrow", 0), ("by Spark", 0), ("by Spark", 1), ("by Arrow", 1), ("by Arrow", 3))
+MORE_ORDERED = (("by Arrow", 0), ("by Spark", 0), ("by Arrow", 1), ("by Arrow", 2), ("by Arrow", 3))
 """Seed 0 makes whole rows only."""
 
 
@@ -86,7 +86,7 @@ def in_claims(feed: Feed, log: Sequence[Sequence[Event]], chance: Random) -> Ite
 
 @pytest.mark.parametrize(
     ("searched", "seed"),
-    [("by Arrow", 2), *(pytest.param(*each, marks=pytest.mark.nightly) for each in MORE_ORDERED)],
+    [("by Spark", 1), *(pytest.param(*each, marks=pytest.mark.nightly) for each in MORE_ORDERED)],
 )
 def test_random_claims_in_order(session: SparkSession, store: LocalObjectStore, searched: str, seed: int) -> None:
     chance = Random(seed)

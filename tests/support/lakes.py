@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,13 +26,23 @@ from tests.support.memory_lake import MemoryLake
 
 
 def spark_lake(
-    session: SparkSession, store: LocalObjectStore, rows_without_spark: int = 1000, upsert: Upsert = "append"
+    session: SparkSession,
+    store: ObjectStore,
+    rows_without_spark: int = 1000,
+    upsert: Upsert = "append",
+    *,
+    on_step: OnStep = no_step,
+    now: datetime = NOW,
 ) -> SparkLake:
+    """As a worker has it, whose claims here are all small: Spark searches the table for none of them.
+
+    `rows_without_spark`: 0 for a lake in which Spark searches for each.
+    """
     return SparkLake(
         open_session=lambda: session,
         store=store,
-        clock=lambda: NOW,
-        on_step=no_step,
+        clock=lambda: now,
+        on_step=on_step,
         rows_without_spark=rows_without_spark,
         upsert=upsert,
     )

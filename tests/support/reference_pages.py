@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import typer.core
@@ -54,6 +55,7 @@ _STATES = {
 _DURATION = re.compile(r'"PT?(?P<number>\d+)(?P<unit>[SMHD])"')
 
 
+@cache
 def reference_pages() -> dict[str, str]:
     """Path below docs/ -> the page's text."""
     return {

@@ -37,6 +37,8 @@ With one compiler Java keeps 48 MB of compiled code; Spark has more, and would b
 The bytes of Spark's classes are those of the lock: to verify each of them is a fifth of what the first claims cost.
 """
 QUICK_JAVA = f"{ONE_COMPILER} {INTERPRETED}"
+QUICK_PROGRAM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""Of a Java program that lives for seconds."""
 LOOPBACK = "127.0.0.1"
 WITHOUT_LOG_STORE = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.steps import no_step
-from tests.support.lake import NOW
+from tests.support.lakes import spark_lake
 
 
 @pytest.fixture
@@ -28,4 +27,10 @@ def session(spark_url: str) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def lake(session: SparkSession, store: LocalObjectStore) -> SparkLake:
-    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=no_step)
+    return spark_lake(session, store)
+
+
+@pytest.fixture
+def searching_lake(session: SparkSession, store: LocalObjectStore) -> SparkLake:
+    """Spark searches the table for the ids of each claim, as for large ones."""
+    return spark_lake(session, store, rows_without_spark=0)

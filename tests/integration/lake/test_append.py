@@ -16,7 +16,8 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.steps import Moment, OnStep, no_step
-from tests.support.lake import NOW, Feed, event, lake_values, rows_by_spark, table_of, values_by_id
+from tests.support.lake import Feed, event, lake_values, rows_by_spark, table_of, values_by_id
+from tests.support.lakes import spark_lake
 from tests.support.reference.model import Event
 
 
@@ -36,7 +37,7 @@ def people(*ids: int, at: int = 1, age: int = 1, operation: str = "i") -> list[E
 
 
 def lake_of(session: SparkSession, store: LocalObjectStore, on_step: OnStep) -> SparkLake:
-    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step)
+    return spark_lake(session, store, on_step=on_step)
 
 
 def once(name: str, moment: Moment, act: Callable[[], object]) -> OnStep:

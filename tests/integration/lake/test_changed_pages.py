@@ -39,10 +39,10 @@ def quietly_changed(content: bytes) -> bytes:
 
 
 def test_a_page_that_changes_behind_our_check_is_refused_by_spark(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore, tmp_path: Path
+    searching_lake: SparkLake, session: SparkSession, store: LocalObjectStore, tmp_path: Path
 ) -> None:
     feed = Feed(store=store, table=table_of())
-    lake.create_table(feed.table)
+    searching_lake.create_table(feed.table)
     work = feed.claim([event("i", number, number, name=f"name {number}", age=number) for number in range(1, 200)])
     key = work.slices[0].key
     file = tmp_path / "bucket" / key
@@ -50,11 +50,11 @@ def test_a_page_that_changes_behind_our_check_is_refused_by_spark(
     changed = quietly_changed(content)
     file.write_bytes(changed)
     with pytest.raises(LakeError, match="FAILED_READ_FILE"):
-        lake.upsert(feed.table, work)
-    assert lake.read_version(feed.table) == 0
+        searching_lake.upsert(feed.table, work)
+    assert searching_lake.read_version(feed.table) == 0
     session.conf.set(VERIFICATION, "false")
     misread = session.read.parquet(store.spark_url(key)).select("name").collect()
     assert [row["name"] for row in misread] == names_in(changed) != names_in(content)
     session.conf.set(VERIFICATION, "true")
     file.write_bytes(content)
-    assert lake.upsert(feed.table, work).counts.inserted == 199
+    assert searching_lake.upsert(feed.table, work).counts.inserted == 199

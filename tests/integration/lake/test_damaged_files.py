@@ -26,22 +26,22 @@ def refusal(call: Callable[[], object]) -> str:
     return raised.value.remedy
 
 
-def test_a_damaged_file_is_no_fault_of_the_spark_server(lake: SparkLake, store: LocalObjectStore) -> None:
-    publish(lake, store, TABLE, [(1, "s", 1), (2, "s", 2)], at=1, fence=0)
+def test_a_damaged_file_is_no_fault_of_the_spark_server(searching_lake: SparkLake, store: LocalObjectStore) -> None:
+    publish(searching_lake, store, TABLE, [(1, "s", 1), (2, "s", 2)], at=1, fence=0)
     feed = Feed(store=store, table=TABLE)
-    lake.upsert(TABLE, feed.claim([event("u", 2, 1, name="a", age=1)]))
+    searching_lake.upsert(TABLE, feed.claim([event("u", 2, 1, name="a", age=1)]))
     folder = Path(store.filesystem()[1]) / lake_key(TABLE.name)
     later = feed.claim([event("u", 3, 1, name="b", age=1), event("u", 3, 2, name="b", age=1)])
     file_back = "bring the file back from a copy of the lake, or run cdc snapshot on the table"
 
     damage(list(folder.rglob("deletion_vector_*.bin")), b"\1")
-    assert refusal(lambda: lake.purge(TABLE, "~")).endswith(file_back)
+    assert refusal(lambda: searching_lake.purge(TABLE, "~")).endswith(file_back)
     damage([file for file in folder.rglob("*.parquet") if file.parent.name != "_delta_log"], None)
-    assert refusal(lambda: lake.purge(TABLE, "~")) == file_back
-    assert refusal(lambda: lake.upsert(TABLE, later)) == file_back
-    publish(lake, store, TABLE, [(1, "S", 1)], at=5, fence=1)
-    lake.purge(TABLE, "~")
+    assert refusal(lambda: searching_lake.purge(TABLE, "~")) == file_back
+    assert refusal(lambda: searching_lake.upsert(TABLE, later)) == file_back
+    publish(searching_lake, store, TABLE, [(1, "S", 1)], at=5, fence=1)
+    searching_lake.purge(TABLE, "~")
     assert [row["name"] for row in lake_table_rows(store, TABLE)] == ["S"]
 
     damage([folder / "_delta_log" / f"{2:020}.json"], None)
-    assert "bring the log's files back" in refusal(lambda: lake.purge(TABLE, "~"))
+    assert "bring the log's files back" in refusal(lambda: searching_lake.purge(TABLE, "~"))

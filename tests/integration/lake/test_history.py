@@ -23,6 +23,7 @@ from cdc_pipeline.steps import Moment
 from tests.support.doc_pages import blocks
 from tests.support.history_tables import Span, publish, put_rows, spans
 from tests.support.lake import NOW, PEOPLE, Feed, commit_time, event, lake_table_rows, lake_values, table_of, version
+from tests.support.lakes import spark_lake
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_a_claim_that_was_killed_on_the_way_counts_once(
         if (step, at) == (place, moment):
             raise InterruptedError
 
-    dying = SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=die)
+    dying = spark_lake(session, store, on_step=die)
     with pytest.raises(InterruptedError):
         dying.upsert(feed.table, work)
     # whoever comes next may take the same slices as another claim

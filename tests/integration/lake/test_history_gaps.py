@@ -11,9 +11,10 @@ from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, VALID_FROM, VALID_TO, Column
-from cdc_pipeline.steps import Moment, no_step
+from cdc_pipeline.steps import Moment
 from tests.support.history_tables import publish, spans
 from tests.support.lake import NOW, PEOPLE, Feed, claim_of, commit_time, event, lake_table_rows, table_of, version
+from tests.support.lakes import spark_lake
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_row_has_one_period_at_each_moment(
 ) -> None:
     """The worker's clock is later than the changes of the claim, and all the more so in a backlog."""
     later = NOW + timedelta(days=1)
-    lake = SparkLake(open_session=lambda: session, store=store, clock=lambda: later, on_step=no_step)
+    lake = spark_lake(session, store, now=later)
     lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
     lake.upsert(replace(table, keeps_history=False), feed.claim([event("u", 3, 1, name="b", age=1), event("d", 4, 2)]))
     lake.upsert(table, feed.claim([event("u", 10, 1, name="c", age=1), event("i", 11, 2, name="d", age=1)]))
@@ -144,7 +145,7 @@ def test_claims_that_change_nothing_leave_no_gap(
         if (step, moment) == ("lake_history.commit", Moment.BEFORE):
             commits.append(step)
 
-    noting = SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=note)
+    noting = spark_lake(session, store, on_step=note)
     noting.upsert(table, feed.claim([event("u", 3, 1, name="b", age=1)]))
     assert len(commits) == 1
     assert spans(store, table) == {1: [("a", 1, 3), ("b", 3, None)]}

@@ -9,23 +9,16 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.protocol import KeyRange
-from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.steps import no_step
-from tests.support.lake import NOW, Feed, event, move, rows_by_spark, table_of
+from tests.support.lake import Feed, event, move, rows_by_spark, table_of
+from tests.support.lakes import spark_lake
 
 
 @pytest.mark.parametrize("rows_without_spark", [0, 1000])
 def test_a_key_change_reads_only_files_that_may_hold_its_old_id(
     session: SparkSession, store: LocalObjectStore, rows_without_spark: int
 ) -> None:
-    lake = SparkLake(
-        open_session=lambda: session,
-        store=store,
-        clock=lambda: NOW,
-        on_step=no_step,
-        rows_without_spark=rows_without_spark,
-    )
+    lake = spark_lake(session, store, rows_without_spark)
     table = table_of(keeps_history=True, name=f"shop.public.moved_{rows_without_spark}")
     lake.create_table(table)
     feed = Feed(store=store, table=table)

@@ -31,10 +31,10 @@ from tests.support.delta_rows import delta_rows, delta_url, seen
 from tests.support.doc_pages import blocks
 from tests.support.lake import Feed, event, table_of
 from tests.support.shapes import columns
+from tests.support.spark import QUICK_PROGRAM
 
 PLAIN, STRANGE = ("name", "Größe", "at"), ("full name", "Größe", "at, when")
 KERNEL_READER = Path(__file__).parents[2] / "support" / "KernelReader.java"
-QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Of a program that lives for seconds."""
 PAGE = "docs/how-to/read-the-lake.md"
 NAMES = {False: "a b/é%", True: "plain"}
@@ -81,7 +81,7 @@ def by_polars(url: str) -> Rows:
 def by_kernel(url: str) -> Rows:
     """Delta's own library for readers that are not Spark, in Java."""
     jars = [*present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA])), spark_home() / "jars" / "*"]
-    command = ["java", *QUICK, "-cp", ":".join(map(str, jars)), str(KERNEL_READER), url.removeprefix("file://")]
+    command = ["java", *QUICK_PROGRAM, "-cp", ":".join(map(str, jars)), str(KERNEL_READER), url.removeprefix("file://")]
     found = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     assert found.returncode == 0, found.stderr
     rows: Rows = [json.loads(line) for line in found.stdout.splitlines()]

@@ -33,26 +33,26 @@ LAST = TableSchema(
 
 
 def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore
+    searching_lake: SparkLake, session: SparkSession, store: LocalObjectStore
 ) -> None:
     table = replace(
         table_of(FIRST, deletes="soft", partition_by=(PartitionBy(column="day", unit="month"),)), create_time="day"
     )
-    lake.create_table(table)
+    searching_lake.create_table(table)
     feed = Feed(store=store, table=table)
     whole = [event("i", id_, id_, **{"full name": f"n{id_}", "day": date(2024, id_, 1)}) for id_ in (1, 2, 3)]
-    lake.upsert(table, feed.claim(whole))
-    lake.upsert(table, feed.claim([event("d", 4, 3), event("u", 5, 1, **{"full name": "partial"})]))
+    searching_lake.upsert(table, feed.claim(whole))
+    searching_lake.upsert(table, feed.claim([event("d", 4, 3), event("u", 5, 1, **{"full name": "partial"})]))
     files = DeltaLog(store, lake_key(table.name)).active_files(2)
     wider = replace(FIRST, columns=(*FIRST.columns, Column(name="a, b", type="timestamp", number=4)))
-    lake.upsert(
+    searching_lake.upsert(
         table,
         feed.claim([event("u", 6, 2, **{"full name": "n2", "day": date(2024, 2, 2), "a, b": None})], schema=wider),
     )
     described = DeltaLog(store, lake_key(table.name)).read(3)
     assert described is not None
     assert (described.of_kind("add"), described.of_kind("remove"), len(described.of_kind("metaData"))) == ([], [], 1)
-    lake.upsert(table, feed.claim([event("u", 7, 1, day="last", n=[2])], schema=LAST))
+    searching_lake.upsert(table, feed.claim([event("u", 7, 1, day="last", n=[2])], schema=LAST))
     found = {row["id"]: row for row in rows_by_spark(session, store, table)}
     seen = {
         id_: (row["day"], str(row["the, day"]), row["n"], row["_cdc_the, day_month"], row[DELETED])
@@ -63,9 +63,9 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
         2: ("n2", "2024-02-02 00:00:00", [1, None], "2024-02", False),
         3: ("n3", "2024-03-01 00:00:00", [1, None], "2024-03", True),
     }
-    assert lake.read_columns(table) == ("id", "day", "the, day", "n")
+    assert searching_lake.read_columns(table) == ("id", "day", "the, day", "n")
     assert {*found[1][STATE]["columns"]} <= {"day", "the, day", "n", "a, b"}
-    new = DeltaLog(store, lake_key(table.name)).active_files(lake.read_version(table) or 0)
+    new = DeltaLog(store, lake_key(table.name)).active_files(searching_lake.read_version(table) or 0)
     assert not {path for path, _ in files} & {path for path, _ in new}
-    lake.optimize(table)
+    searching_lake.optimize(table)
     assert {row["id"] for row in rows_by_spark(session, store, table)} == {1, 2, 3}

@@ -21,10 +21,10 @@ from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings
 from cdc_pipeline.steps import Moment, OnStep, no_step
 from tests.support.faulty_server import ACTED_AND_500, ACTED_AND_CUT, Fault, FaultyServer, Request, faulty
-from tests.support.lake import NOW, Feed, event, move, rows_by_spark, table_of, values_by_id
-from tests.support.lakes import published
+from tests.support.lake import Feed, event, move, rows_by_spark, table_of, values_by_id
+from tests.support.lakes import published, spark_lake
 from tests.support.s3 import REGION, s3_location
-from tests.support.spark import started_spark
+from tests.support.spark import QUICK_PROGRAM, started_spark
 
 COMMIT_ON_S3 = Path(__file__).parents[2] / "support" / "CommitOnS3.java"
 IDEMPOTENCY = "spark.databricks.delta.commit.idempotencyCheck.enabled"
@@ -52,7 +52,7 @@ def store(s3_endpoint: str, s3_prefix: str) -> S3ObjectStore:
 def lake_of(
     session: SparkSession, store: S3ObjectStore, on_step: OnStep = no_step, *, upsert: Upsert = "append"
 ) -> SparkLake:
-    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step, upsert=upsert)
+    return spark_lake(session, store, upsert=upsert, on_step=on_step)
 
 
 def test_a_lake_on_s3_is_created_published_merged_into_fenced_and_resumed(
@@ -213,7 +213,7 @@ def test_a_commit_that_found_no_room_while_it_was_written_is_not_there_in_part(
     settings = {"fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"} | {
         name.removeprefix("spark.hadoop."): value for name, value in s3_settings(server, folder=str(tmp_path)).items()
     }
-    java = ["java", "-XX:-UsePerfData", "-cp", ":".join(map(str, jars)), str(COMMIT_ON_S3)]
+    java = ["java", *QUICK_PROGRAM, "-cp", ":".join(map(str, jars)), str(COMMIT_ON_S3)]
     arguments = [store.spark_url(key), *(word for pair in settings.items() for word in pair)]
     limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *java, *arguments]
     refused = subprocess.run(limited, check=False, capture_output=True, encoding="utf-8")

@@ -104,17 +104,19 @@ def test_ranges_find_ids_at_the_ends_of_their_type(
     assert lake_values(store, table) == {(least,): (4,), (most,): (5,), (0,): (3,)}
 
 
-def test_a_changed_partition_column_moves_the_row_and_doubles_nothing(lake: SparkLake, store: LocalObjectStore) -> None:
+def test_a_changed_partition_column_moves_the_row_and_doubles_nothing(
+    searching_lake: SparkLake, store: LocalObjectStore
+) -> None:
     columns = (Column(name="id", type="int8"), Column(name="at", type="date"), Column(name="kind", type="text"))
     partition_by = (PartitionBy(column="at", unit="month"), PartitionBy(column="kind"))
     table = table_of(TableSchema(columns=columns, key=("id",)), partition_by=partition_by)
-    lake.create_table(table)
+    searching_lake.create_table(table)
     feed = Feed(store=store, table=table)
-    lake.upsert(
+    searching_lake.upsert(
         table,
         feed.claim([event("i", 1, 1, at=date(2024, 1, 31), kind="a/b=c d"), event("i", 2, 2, at=None, kind=None)]),
     )
-    lake.upsert(table, feed.claim([event("u", 3, 1, at=date(2024, 2, 1)), event("u", 4, 2, kind="k")]))
+    searching_lake.upsert(table, feed.claim([event("u", 3, 1, at=date(2024, 2, 1)), event("u", 4, 2, kind="k")]))
     rows = lake_rows(store, table)
     assert {id_[0]: (row["_cdc_at_month"], row["_cdc_kind_value"]) for id_, row in rows.items()} == {
         1: ("2024-02", "a/b=c d"),
