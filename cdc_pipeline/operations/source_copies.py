@@ -61,7 +61,10 @@ class SourceCopies:
         rows_withheld, ids, reasons = 0, set[RowId](), dict[str, None]()
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "source.parquet"
-            with _room_for(table), pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:
+            with (
+                _room_for(table, Path(temporary).parent),
+                pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer,
+            ):
                 for copied in source.rows(table, schema):
                     writer.write_batch(copied.rows)
                     rows_withheld += len(copied.unfit_rows)
@@ -82,14 +85,14 @@ class SourceCopies:
 
 
 @contextmanager
-def _room_for(table: TableName) -> Iterator[None]:
+def _room_for(table: TableName, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if not has_no_room(error):
             raise
         raise SetupError(
-            f"a copy of {table} finds no room in the folder {tempfile.gettempdir()}: {error!s:.300}",
+            f"a copy of {table} finds no room in the folder {folder}: {error!s:.300}",
             expected="room for the whole table as a Parquet file",
             remedy="set another TMPDIR, or make room in this folder; then run the same command again",
         ) from error
