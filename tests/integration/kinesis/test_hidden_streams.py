@@ -1,6 +1,5 @@
 """A stream that is not shown any more waits alone, holds back its tables, and is read once it is shown again."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,15 +11,10 @@ from cdc_pipeline.errors import PartitionFailed, SourceError, StreamDenied, Stre
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.kinesis.shards import CLOCK_MARGIN, ShardStream
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
+from tests.integration.kinesis.test_removal import ITEMS, ORDERS, declared
 from tests.integration.kinesis.test_shared import member, read_all
 from tests.integration.kinesis.test_successors import ClosingStreams
 from tests.support.shards import RETENTION, MemoryShard, MemoryStreams, ShardFeed
-
-ORDERS, ITEMS = "public.orders", "public.items"
-
-
-def declared(*names: str) -> tuple[Mapping[str, Any], ...]:
-    return tuple({"name": name, "id": ["id"], "columns": {"id": "int", "note": "text"}} for name in names)
 
 
 @pytest.fixture
