@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from threading import Event
 from typing import Any
 
@@ -44,7 +45,7 @@ class SnapshotRuns:
         """
         since, stop = self.store.snapshot_history.now(), Event()
         with ThreadPoolExecutor(max_workers=slots) as threads:
-            running = [threads.submit(self.worker(number).run, tables, since, stop) for number in range(slots)]
+            running = [threads.submit(self._work, number, tables, since, stop) for number in range(slots)]
             for future in running:
                 future.add_done_callback(lambda ended: stop.set() if ended.exception() else None)
             try:
@@ -54,6 +55,10 @@ class SnapshotRuns:
             for future in running:
                 future.result()
         return snapshots
+
+    def _work(self, number: int, tables: Sequence[TableName], since: datetime, stop: Event) -> None:
+        """Builds the slot in its own thread: each thread has a Spark session of its own."""
+        self.worker(number).run(tables, since, stop)
 
     def wanted(self, tables: Sequence[TableName]) -> tuple[TableName, ...]:
         """Returns the tables that need a snapshot now: they changed in a way that their stream does not show."""

@@ -1,5 +1,6 @@
 """The lake on Spark and Delta: one commit per claim and one per publication."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -59,12 +60,15 @@ from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
 
+LONGEST_IDLE = timedelta(minutes=10)
+"""The Spark server ends a session that was idle for an hour. The next call in that session would fail."""
+
 
 class SparkLake:
-    """The lake on Spark and Delta.
+    """The lake on Spark and Delta, for one thread: a Spark session must not be used by two.
 
-    `open_session` is called when Spark is first needed, and again after the session was lost. Reading a fence needs no
-    Spark.
+    `open_session` is called when Spark is first needed, and again after the session was lost or idle for long. Reading
+    a fence needs no Spark. `seconds`: a clock of the seconds that a session is idle.
     """
 
     def __init__(
@@ -77,7 +81,9 @@ class SparkLake:
         cancel_session: CancelSession | None = None,
         upsert: Upsert = "append",
         rows_without_spark: int = 0,
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._seconds, self._used_at, self._calls_under_way = seconds, seconds(), 0
         self._way = upsert
         self._rows_without_spark = rows_without_spark
         self._states = LakeTableStates()
@@ -90,6 +96,8 @@ class SparkLake:
 
     @property
     def session(self) -> SparkSession:
+        self._end_idle_session()
+        self._used_at = self._seconds()
         if self._opened is None or self._opened.client.is_closed:  # a clean-up that failed closes it
             self._opened = self._open_session()
         return self._opened
@@ -99,6 +107,11 @@ class SparkLake:
         if self._opened is not None:
             end_session(self._opened)
             self._opened = None
+
+    def _end_idle_session(self) -> None:
+        """Not during a call: what the session holds for the call, like its views, ends with the session."""
+        if not self._calls_under_way and self._seconds() - self._used_at > LONGEST_IDLE.total_seconds():
+            self.close()
 
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
         check_partitions(table)
@@ -266,6 +279,8 @@ class SparkLake:
     @contextmanager
     def _calls(self, doing: str) -> Iterator[None]:
         """Raises Spark's errors as LakeError. A call whose session is lost fails; the next call opens a new session."""
+        self._end_idle_session()
+        self._calls_under_way += 1
         try:
             with spark_calls(doing):
                 yield
@@ -274,6 +289,9 @@ class SparkLake:
             if lost is not None:
                 leave_lost(lost)
             raise
+        finally:
+            self._calls_under_way -= 1
+            self._used_at = self._seconds()
 
     def _log(self, table: LakeTable) -> DeltaLog:
         return DeltaLog(self._store, lake_key(table.name))

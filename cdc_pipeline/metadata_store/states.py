@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 NOT_REGISTERED = "the table is not registered yet: run cdc setup-source"
+NO_LAKE = "the table has no lake yet"
 """Why a run ended for a table that has no state yet, in the report of the run."""
 
 

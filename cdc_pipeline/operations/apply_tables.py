@@ -155,11 +155,8 @@ class SliceRuns:
         not registered yet, when it pauses after a failure that an earlier run has reported, and when it waits for a
         wanted snapshot.
         """
-        row = self.store.tables.find(table)
-        if row is None:
-            return {"table": str(table), "ended": NOT_REGISTERED}
-        if row.snapshot_wanted:
-            return {"table": str(table), "ended": f"a new snapshot of it follows: {row.state_reason}"}
+        if (left := self._left_alone(table)) is not None:
+            return left
         (result,) = self.apply([table], by_hand=by_hand)
         if result.error is not None and not isinstance(result.error, (LeaseBusy, TablePauses)):
             raise result.error
@@ -171,10 +168,13 @@ class SliceRuns:
     ) -> list[dict[str, Any]]:
         """Applies the waiting slices of each table as far as possible, also of tables that pause.
 
+        Leaves alone tables that are not registered yet and tables that wait for a wanted snapshot, as `run` does.
         `wait`: for how long tables that other workers have are tried again, after all others are done. Afterwards
         raises one of the errors that stopped tables, preferably one that a later try can solve, such as LeaseBusy.
         """
-        results = {result.table: result for result in self.apply(tables, until=until, by_hand=True)}
+        reports = {table: left for table in tables if (left := self._left_alone(table)) is not None}
+        applied = [table for table in tables if table not in reports]
+        results = {result.table: result for result in self.apply(applied, until=until, by_hand=True)}
         deadline = time.monotonic() + wait.total_seconds()
         while (busy := _busy(results.values())) and time.monotonic() < deadline:
             Event().wait(_LEASE_POLL_SECONDS)
@@ -182,7 +182,17 @@ class SliceRuns:
         errors = [result.error for result in results.values() if result.error is not None]
         for error in sorted(errors, key=lambda found: not (found.retryable or isinstance(found, LeaseBusy))):
             raise error
-        return [result.row() for result in results.values()]
+        reports |= {table: result.row() for table, result in results.items()}
+        return [reports[table] for table in tables]
+
+    def _left_alone(self, table: TableName) -> dict[str, Any] | None:
+        """Returns the report of a table that has nothing to apply yet and needs nobody; None for any other."""
+        row = self.store.tables.find(table)
+        if row is None:
+            return {"table": str(table), "ended": NOT_REGISTERED}
+        if row.snapshot_wanted:
+            return {"table": str(table), "ended": f"a new snapshot of it follows: {row.state_reason}"}
+        return None
 
     def _check_pause(self, table: TableName) -> None:
         row = self.store.tables.table(table)

@@ -13,7 +13,7 @@ from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, is_outage
 from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
-from cdc_pipeline.metadata_store.states import NOT_REGISTERED
+from cdc_pipeline.metadata_store.states import NO_LAKE, NOT_REGISTERED
 from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.work import MaintenanceSettings
@@ -91,10 +91,12 @@ class Maintenance:
         row = self.work.store.tables.find(table)
         if row is None:
             return NOT_REGISTERED, Optimization()
+        if row.schema_id is None:  # no event has shown the table's columns yet
+            return NO_LAKE, Optimization()
         with self.work.leased(row.table_id) as held:
             lake_table = self.work.lake_table(table)
             if self.work.lake.read_version(lake_table) is None:
-                return "the table has no lake yet", Optimization()
+                return NO_LAKE, Optimization()
             self.work.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
             files, failure = self._optimize(lake_table)
             ended = self._delete(held[1], lake_table, row.table_id)

@@ -4,11 +4,9 @@ import os
 import signal
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,34 +29,27 @@ if TYPE_CHECKING:
 _TERMINATED = 128 + signal.SIGTERM
 
 LakeFactory = Callable[[ObjectStore, OnStep], Lake]
-LONGEST_IDLE = timedelta(minutes=10)
-"""The Spark server ends a session that was idle for an hour. The next call in that session would fail."""
 
 
 class LakePerThread:
     """Gives each thread a lake of its own: one Spark session must not be used by two threads at the same time.
 
-    Opens it at a thread's first call and keeps it. A session that was idle for long is replaced.
+    Opens it at a thread's first call and keeps it.
     """
 
-    def __init__(self, open_lake: "Callable[[], SparkLake]", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, open_lake: "Callable[[], SparkLake]") -> None:
         self._open = open_lake
-        self._clock = clock
         self._own = threading.local()
         self._lock = threading.Lock()
         self._opened: list[SparkLake] = []
 
     def __call__(self) -> "SparkLake":
         """Returns the lake of the calling thread."""
-        now = self._clock()
         lake: SparkLake | None = getattr(self._own, "lake", None)
         if lake is None:
             lake = self._own.lake = self._open()
             with self._lock:
                 self._opened.append(lake)
-        elif now - self._own.used_at > LONGEST_IDLE.total_seconds():
-            lake.close()  # it opens a new session when it needs one
-        self._own.used_at = now
         return lake
 
     def close(self) -> None:

@@ -58,7 +58,11 @@ class Resources:
         self.table_names((str(name),))
         row = self.store.tables.table(name)
         if row.schema_id is None:
-            raise SettingsError(f"{name} has no schema yet", remedy="run cdc setup-source")
+            raise SettingsError(
+                f"the columns of {name} are not known yet",
+                expected="columns listed in pipeline.yml, or shown by the table's first event",
+                remedy="list its columns in pipeline.yml and run cdc setup-source, or wait for its first event",
+            )
         settings = self.settings.table(name)
         return LakeTable(
             name=name,

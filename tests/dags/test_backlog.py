@@ -1,6 +1,7 @@
 """Runs over several tables without Airflow: what a backfill finishes, waits for, and reports."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -58,3 +59,17 @@ def test_a_backfill_waits_for_a_table_that_another_worker_has_for_a_moment(world
         busy_id = pipeline.store.tables.table(busy).table_id
         pipeline.store.leases.acquire(busy_id, owner="another", duration=timedelta(seconds=2))
         assert [report["claims"] for report in pipeline.slice_runs().backfill(world.tables)] == [1, 1, 1]
+
+
+def test_a_backfill_leaves_tables_alone_that_need_nobody(world: World) -> None:
+    wanted, unknown, other = world.tables
+    with world.process() as pipeline:
+        store = pipeline.store
+        store.stale_tables.mark(store.tables.table(wanted).table_id, "its columns changed", snapshot_wanted=True)
+        new = replace(unknown, table="new")
+        reports = pipeline.slice_runs().backfill([wanted, new, other])
+    assert [report["ended"] for report in reports[:2]] == [
+        "a new snapshot of it follows: its columns changed",
+        "the table is not registered yet: run cdc setup-source",
+    ]
+    assert [report.get("claims") for report in reports] == [None, None, 1]

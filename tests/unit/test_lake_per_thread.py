@@ -6,10 +6,10 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.lake.spark_lake import LONGEST_IDLE, SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
-from cdc_pipeline.wiring.opening import LONGEST_IDLE, LakePerThread
+from cdc_pipeline.wiring.opening import LakePerThread
 
 
 class Session:
@@ -34,9 +34,15 @@ def lakes(folder: Path, opened: list[Session], now: list[float]) -> LakePerThrea
 
     def open_lake() -> SparkLake:
         store = LocalObjectStore(folder)
-        return SparkLake(open_session=open_session, store=store, clock=lambda: datetime.now(UTC), on_step=no_step)
+        return SparkLake(
+            open_session=open_session,
+            store=store,
+            clock=lambda: datetime.now(UTC),
+            on_step=no_step,
+            seconds=lambda: now[0],
+        )
 
-    return LakePerThread(open_lake, clock=lambda: now[0])
+    return LakePerThread(open_lake)
 
 
 def test_two_threads_have_two_sessions_and_both_end_with_the_pipeline(tmp_path: Path) -> None:
@@ -63,3 +69,30 @@ def test_a_session_that_was_idle_for_long_is_replaced_before_the_server_ends_it(
     now[0] += LONGEST_IDLE.total_seconds() + 1
     assert lake_of_thread().session is not first
     assert [session.is_open for session in opened] == [False, True]
+
+
+def test_looking_for_work_does_not_keep_an_idle_session(tmp_path: Path) -> None:
+    """A worker with nothing to merge reads the fences of its tables, which needs no Spark."""
+    opened, now = list[Session](), [0.0]
+    lake_of_thread = lakes(tmp_path, opened, now)
+    lake = lake_of_thread()
+    first = lake.session
+    for _ in range(30):
+        now[0] += LONGEST_IDLE.total_seconds() / 2
+        lake_of_thread()
+    assert lake.session is not first
+    assert [session.is_open for session in opened] == [False, True]
+
+
+def test_a_session_is_kept_for_as_long_as_a_call_takes(tmp_path: Path) -> None:
+    opened, now = list[Session](), [0.0]
+    lake = lakes(tmp_path, opened, now)()
+    first = lake.session
+
+    def long_compaction(*_: object) -> None:
+        now[0] += 10 * LONGEST_IDLE.total_seconds()
+
+    with lake._calls("compacting"):
+        long_compaction()
+        assert lake.session is first
+    assert lake.session is first

@@ -29,7 +29,9 @@ WANTS_SNAPSHOT = f"""
                OR EXISTS (SELECT FROM cdc.lease
                           WHERE lease.table_id = source.table_id AND lease.expires_at > clock_timestamp())
                OR EXISTS (SELECT FROM cdc.snapshot_task AS task
-                          WHERE task.snapshot_id = active.snapshot_id
+                          JOIN cdc.snapshot AS neighbour USING (snapshot_id)
+                          WHERE neighbour.state NOT IN ('published', 'failed', 'abandoned')
+                            AND split_part(neighbour.snapshot_id, '-', 2) = split_part(active.snapshot_id, '-', 2)
                             AND greatest(task.created_at, task.finished_at, task.lease_expires_at)
                                 > clock_timestamp() - {SILENCE}))
     )
@@ -44,8 +46,10 @@ WANTS_SNAPSHOT = f"""
     """
 """Whether a wanted snapshot of the table `source` is to begin now.
 
-Not while one has a run; whoever works on it holds a lease. After snapshots that failed in a row it begins
-later: after one minute, then twice as long each time, up to 256 minutes, because each try copies the whole table.
+Not while one has a run; whoever works on it holds a lease. The snapshots of one run share the middle part of their
+ids: the tasks of a table may wait for long while the worker slots do those of its neighbours. After snapshots that
+failed in a row it begins later: after one minute, then twice as long each time, up to 256 minutes, because each try
+copies the whole table.
 """
 _WANTING = text(f"""
     SELECT source.table_id FROM cdc.source_table AS source WHERE {WANTS_SNAPSHOT}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
-from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.errors import RegistryError, SettingsError
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
@@ -212,3 +212,16 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
 def test_maintenance_leaves_a_table_that_is_not_registered_yet_to_the_next_run(tmp_path: Path, database: str) -> None:
     with opened(EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))) as pipeline:
         assert pipeline.maintenance().maintain(NAME)["ended"].startswith("the table is not registered yet")
+
+
+def test_maintenance_leaves_a_table_whose_columns_no_event_has_shown_to_the_next_run(
+    tmp_path: Path, database: str
+) -> None:
+    unknown = {name: value for name, value in TABLE.items() if name != "columns"}
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(unknown,))
+    events.write("0/a.jsonl")
+    with events.set_up() as pipeline:
+        assert pipeline.store.tables.table(NAME).schema_id is None
+        assert pipeline.maintenance().maintain(NAME)["ended"] == "the table has no lake yet"
+        with pytest.raises(SettingsError, match=r"columns of shop\.public\.t are not known yet"):
+            pipeline.lake_table(NAME)

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 
@@ -16,6 +17,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import Moment, OnStep
 from cdc_pipeline.wiring import LakeFactory
 from snapshot.wiring import snapshot_runs
+from snapshot.worker import SnapshotWorker
 from tests.crash.invariants import check
 from tests.crash.world import World, go_on, new_world, take_snapshot
 from tests.support.eventually import eventually
@@ -207,3 +209,19 @@ def test_a_snapshot_that_the_lake_shows_is_never_failed(world: World, times: int
         assert world.store_query("SELECT count(*) FROM cdc.snapshot WHERE table_id = 1") == [(1,)]
     go_on(world)
     check(world)
+
+
+def test_each_worker_slot_works_with_the_lake_of_its_own_thread(world: World) -> None:
+    """A Spark session that is lost in one slot, and closed, is not the one that another slot works with."""
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        runs, built = snapshot_runs(pipeline, poll_interval=POLL), list[int]()
+
+        def slot(number: int) -> SnapshotWorker:
+            built.append(get_ident())
+            return runs.worker(number)
+
+        ended = replace(runs, worker=slot).take(world.tables, slots=2)
+    assert [snapshot.state for snapshot in ended] == [SnapshotState.PUBLISHED] * 3
+    assert len(built) == 2
+    assert get_ident() not in built
