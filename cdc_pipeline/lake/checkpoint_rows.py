@@ -70,6 +70,10 @@ ROWS = pa.schema(
 _NOT_IN_CHECKPOINTS = frozenset({"commitInfo", "cdc"})
 
 
+BETWEEN = "\n"
+"""Between the path of a file and its deletion vector, in the text of a file's identity."""
+
+
 class UnknownContent(Exception):
     """The log has actions or fields that this writer does not know. Only Delta can write a checkpoint of it."""
 
@@ -89,13 +93,10 @@ class NewerActions:
             for kind, content in action.items():
                 self._follow(kind, content)
 
-    def names(self, file: FileIdentity) -> bool:
-        """Whether one of the actions adds or removes this file."""
-        return file in self.added or file in self.removed
-
     @property
-    def paths(self) -> list[str]:
-        return [path for path, _ in (*self.added, *self.removed)]
+    def identities(self) -> pa.Array:
+        """The identity of each file that one of the actions adds or removes, as one text."""
+        return pa.array([BETWEEN.join(file) for file in (*self.added, *self.removed)], pa.string())
 
     def rows(self, kinds: Collection[str], kept_since: int) -> pa.RecordBatch:
         """Returns the rows of these kinds, without removed files whose retention ended before `kept_since` (ms)."""

@@ -243,6 +243,11 @@ class DeltaLog:
         complete = ((number, keys) for (number, parts), keys in found.items() if len(keys) == int(parts or 1))
         return max(complete, default=(-1, []))
 
+    def checkpoint_rows(self) -> int:
+        """Returns the number of rows that the log names for its last checkpoint; 0 if it names none."""
+        last = self._last_checkpoint()
+        return 0 if last is None else int(last.get("size", 0))
+
     def _start(self, known: int | None) -> int | None:
         """Returns a version that exists; None if there is no table."""
         if known is not None and self.exists(known):

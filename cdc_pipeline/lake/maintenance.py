@@ -30,6 +30,11 @@ _CHECKPOINT_INTERVAL = 10
 """Delta's default, in versions."""
 _FILES_PER_INTERVAL = 100_000
 """The interval grows by itself for each of so many files, so that the cost of checkpoints per commit stays bounded."""
+_ROWS_PER_INTERVAL = 1_000_000
+"""It also grows for each of so many rows of the last checkpoint.
+
+Most of them can be tombstones: one for each file that each claim of the last days touched.
+"""
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _LEFT_TO_DELTA = (
     "delta.checkpoint.writeStatsAsStruct",
@@ -70,12 +75,13 @@ def checkpoint_when_due(
     """
     configuration = configuration_of(state.metadata)
     interval = int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
-    least = interval * (1 + len(state.files) // _FILES_PER_INTERVAL)
+    least = _versions_between_checkpoints(state)
     if state.version - max(state.checkpoint, 0) < least:
         return
     now, retention = clock(), file_retention(configuration)
     try:
         state.checkpoint, _ = log.checkpoint_before(state.version)
+        least = max(least, interval * (1 + log.checkpoint_rows() // _ROWS_PER_INTERVAL))
         if state.version - max(state.checkpoint, 0) < least:
             return
         if retention is None or any(name in configuration for name in _LEFT_TO_DELTA):
@@ -87,6 +93,11 @@ def checkpoint_when_due(
             _checkpoint_by_delta(open_session(), store.spark_url(log.table_key), state.version + 1, on_step)
     except (CdcError, OSError, pa.ArrowException) as error:
         logger.warning("no checkpoint was written", lake=log.table_key, found=str(error))
+
+
+def _versions_between_checkpoints(state: LakeTableState) -> int:
+    interval = int(configuration_of(state.metadata).get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+    return interval * (1 + len(state.files) // _FILES_PER_INTERVAL)
 
 
 def _write_checkpoint(
@@ -181,7 +192,8 @@ def clean_log(store: ObjectStore, log: DeltaLog, state: LakeTableState, now: dat
     """Deletes objects that only versions older than `delta.logRetentionDuration` need. Returns their number.
 
     Every version that was the latest at some time since then can still be read. Like Delta, this counts whole days, so
-    it lists and deletes once a day. At other times it reads at most a few objects, whatever the length of the log.
+    it lists and deletes once a day. At other times it reads at most a few objects, whatever the length of the log: what
+    a process before this one has deleted shows in the log itself.
     """
     latest, configuration = state.version, configuration_of(state.metadata)
     retention = duration_of(configuration.get(_RETENTION, _LONGEST))
@@ -196,6 +208,8 @@ def clean_log(store: ObjectStore, log: DeltaLog, state: LakeTableState, now: dat
         return 0
     young = bisect_left(range(oldest, latest + 1), cutoff, key=lambda version: _time_of(log, version))
     last_expired = oldest + young - 1
+    if last_expired - oldest < _versions_between_checkpoints(state):
+        return 0  # the oldest version is the checkpoint that the last clean-up kept
     kept_from, _ = log.checkpoint_before(last_expired)
     with step(on_step, "lake_log.clean"):
         expired = [found.key for found in store.list_prefix(log.folder) if _version_of(found.key) < kept_from]

@@ -22,9 +22,9 @@ OpenSession = Callable[[], SparkSession]
 CancelSession = Callable[[str, str], object]
 """Takes a session's name and the tag of a claim; see `cancel`."""
 MOST_GROUP_ROWS = 1_000_000
-"""Of a row group. A claim of few rows reads the ids of whole row groups, so it costs the same however large a file is.
-Without this limit a group has 128 MiB, which are many millions of short rows."""
+"""Of a row group, else of 128 MiB: a claim of few rows reads the ids of whole row groups, however large a file is."""
 # Spark writes timestamps as INT96 by default. Other readers use nanoseconds, which overflow outside 1677 to 2262.
+# Without the threshold the server keeps each larger table that it was sent until the session ends.
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -37,6 +37,7 @@ TUNING = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "parquet.page.verify-checksum.enabled": "true",
     "parquet.block.row.count.limit": str(MOST_GROUP_ROWS),
+    "spark.sql.session.localRelationCacheThreshold": str(64 << 20),
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
@@ -49,9 +50,8 @@ _MOST_TRIES = 45
 """About one and a half minutes. A restarted server waits at most the longest pause for the client."""
 _FEW_TRIES = 3
 _USER = "cdc"
-_SCHEME = "sc://"
-_PARAMETERS = "/;"
-"""Separates the address of a URL from its parameters, of which one may be the token."""
+_SCHEME, _PARAMETERS = "sc://", "/;"
+"""How a URL begins, and what separates its address from its parameters, of which one may be the token."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _FILE_DAMAGED, _VERSION_MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE"), "DELTA_VERSIONS_NOT_CONTIGUOUS"
 _FILE_UNREAD = "FAILED_READ_FILE.NO_HINT"

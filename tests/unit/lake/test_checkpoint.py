@@ -1,8 +1,7 @@
 """A checkpoint says what the commits before it say: to this project, and to readers that know nothing of it."""
 
 import json
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,16 +15,12 @@ from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.checkpoint_rows import ROWS, UnknownContent
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, file_identity
-from cdc_pipeline.lake.maintenance import clean_log, duration_of
-from cdc_pipeline.lake.table_state import LakeTableState
-from cdc_pipeline.object_store import ObjectInfo
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
 from tests.support.delta_rows import delta_url
 
 TABLE = "datalake/shop/public/people"
 YOUNG, OLD = 2_000, 1_000
-DAY = timedelta(days=1)
 START = datetime(2026, 3, 1, tzinfo=UTC)
 SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
 METADATA = {
@@ -46,13 +41,6 @@ PROTOCOL = {
 
 class KilledError(Exception):
     """What ends a process."""
-
-
-class UnlistedStore(LocalObjectStore):
-    """Ends whoever lists it."""
-
-    def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        raise KilledError(prefix, after)
 
 
 def add(path: str, vector: Action | None = None) -> Action:
@@ -261,38 +249,23 @@ def test_a_checkpoint_with_unknown_content_is_left_to_delta(store: LocalObjectSt
         write_checkpoint(store, log, 1, OLD, no_step)
 
 
-def test_expired_commits_are_deleted_up_to_the_checkpoint_that_the_rest_needs(
-    tmp_path: Path, store: LocalObjectStore, log: DeltaLog
+def test_tombstones_of_the_paths_that_newer_commits_name_are_told_apart_by_their_vectors(
+    store: LocalObjectStore, log: DeltaLog
 ) -> None:
-    commits = random_commits(5, 40)
-    for number, actions in enumerate(commits):
-        log.append(number, [info(START + number * DAY / 2), *actions[1:]])
-        if number % 10 == 9:
-            write_checkpoint(store, log, number, OLD, no_step)
-    state = LakeTableState(version=39, metadata={"configuration": {"delta.logRetentionDuration": "interval 7 days"}})
-    now = START + 20 * DAY
-    # Version 25 was the last one seven days ago. It is read from the checkpoint of 19.
-    assert clean_log(store, log, state, now, no_step) == 20
-    kept = [found.key.rpartition("/")[2] for found in store.list_prefix(log.folder)]
-    assert kept[:2] == [f"{19:020d}.checkpoint.parquet", f"{19:020d}.json"]
-    assert log.active_files(25).keys() == replayed(commits[:26])["add"].keys()
-    unlisted = UnlistedStore(tmp_path)
-    assert clean_log(unlisted, DeltaLog(unlisted, TABLE), state, now + DAY / 2, no_step) == 0
-    with pytest.raises(KilledError):
-        clean_log(unlisted, DeltaLog(unlisted, TABLE), state, now + DAY, no_step)
-    state.metadata["configuration"]["delta.enableExpiredLogCleanup"] = "false"
-    assert clean_log(store, log, state, now + 90 * DAY, no_step) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "duration"),
-    [
-        ("interval 7 days", 7 * DAY),
-        ("INTERVAL 1 week", 7 * DAY),
-        ("interval 1 day 12 hours", 1.5 * DAY),
-        ("interval 2 months", None),
-        ("soon", None),
-    ],
-)
-def test_durations_of_table_properties(text: str, duration: timedelta | None) -> None:
-    assert duration_of(text) == duration
+    """So are those of a claim that touches the same files again, whose old tombstones stay until they expire."""
+    paths = [f"part-{number}.parquet" for number in range(3)]
+    metadata = {"metaData": {**METADATA, "name": "n"}}
+    commits = [[info(), metadata, {"protocol": PROTOCOL}, *map(add, paths)]]
+    for version in range(1, 6):
+        before = [None if version == 1 else vector(version - 1)] * 3
+        touched = zip(paths, before, strict=True)
+        removed = [remove(add(path, old)["add"], OLD if version == 1 else YOUNG) for path, old in touched]
+        commits.append([info(), *removed, *(add(path, vector(version)) for path in paths)])
+    for version, actions in enumerate(commits):
+        log.append(version, actions)
+        write_checkpoint(store, log, version, OLD, no_step)
+    found = checkpointed(store, log, 5)
+    assert found["add"].keys() == replayed(commits)["add"].keys()
+    assert {(path, mark) for path, mark in found["remove"]} == {
+        file_identity(add(path, vector(version))["add"]) for path in paths for version in range(1, 5)
+    }
