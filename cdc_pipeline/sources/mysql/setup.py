@@ -206,6 +206,8 @@ class _ListedTables:
         reason = why_retaken(shapes[-1], now, fixed)
         if reason is None and settings.on_schema_change == "stop":
             reason = "its columns changed, and on_schema_change is stop"
+        if reason is None and any(now.passes_for(shape) for shape in shapes):
+            reason = "it lost columns and has the same names again: rows do not show which of them they have"
         if reason is not None:
             raise TableStale(
                 f"{known.name} changed: {reason}", table=known.name, expected="a change that its events show whole"

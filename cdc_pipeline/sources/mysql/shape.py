@@ -85,6 +85,11 @@ class TableShape:
         """Returns whether both have the same columns, whenever they were read."""
         return self.without_numbers().columns == other.without_numbers().columns and self.left_out == other.left_out
 
+    def passes_for(self, other: "TableShape") -> bool:
+        """Returns whether rows of this shape may be taken for rows of another one that has other columns."""
+        shown = tuple(name for name in self.names if name not in other.left_out)
+        return shown == other.names and self.numbers != other.numbers
+
     def without_numbers(self) -> "TableShape":
         return replace(self, columns=tuple(replace(column, number=None) for column in self.columns))
 

@@ -151,3 +151,32 @@ def test_a_change_without_a_trace_behind_one_that_is_registered_stops_the_table(
         place = read_batch(pipeline)
         with pytest.raises(TableStale, match="no longer shows"):
             read_stream(pipeline, place)
+
+
+def test_a_column_that_is_added_again_while_rows_from_before_its_drop_may_come_stops_the_table(shop: MysqlShop) -> None:
+    """Its rows look like theirs, and their column is another one."""
+    shop.run(ORDERS, "CREATE TABLE other (id INT PRIMARY KEY)")
+    with shop.opened("orders", "other") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'a', 1)", "ALTER TABLE orders DROP COLUMN amount")
+        place = read_batch(pipeline)
+        shop.run("ALTER TABLE orders ADD COLUMN amount INT", "INSERT INTO orders VALUES (2, 'a', 2)")
+        survey = pipeline.source.survey(pipeline.registered_stream())
+        assert list(survey.mendable) == [shop.name("orders")]
+        assert read_stream(pipeline, place).events == []
+
+
+def test_a_column_that_is_added_again_behind_a_cut_is_another_one(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        for change in ("DROP COLUMN amount", "ADD COLUMN amount INT"):
+            shop.run(
+                "INSERT INTO orders (id, note) SELECT 1 + COUNT(*), 'a' FROM orders", f"ALTER TABLE orders {change}"
+            )
+            consume(pipeline)
+        assert states(pipeline, shop, "orders") == [TableState.REGISTERED]
+        (orders,) = pipeline.source.survey(pipeline.registered_stream()).tables
+        assert orders.schema is not None
+        assert [column.number for column in orders.schema.columns][:2] == [1, 2]
+        assert (orders.schema.columns[2].number or 0) > 3

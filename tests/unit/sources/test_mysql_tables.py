@@ -120,6 +120,20 @@ def test_a_column_keeps_its_number_and_a_name_that_comes_back_has_another() -> N
     assert TableShape.from_json(again.to_json()) == again
 
 
+def test_rows_of_columns_that_have_another_number_under_the_same_names_pass_for_others() -> None:
+    first = shape(NOTE).numbered({}, 0)
+    again = replace(shape(NOTE), generation=9).numbered({"id": 1}, first.highest)
+    wider = replace(shape(column("note", "varchar(30)", charset="utf8mb4")), generation=9).numbered({"id": 1}, 2)
+    computed = replace(shape(), left_out=("note",)).numbered({}, 0)
+    assert [now.passes_for(first) for now in (again, wider, first, shape().numbered({}, 0))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert again.passes_for(computed)
+
+
 def test_a_number_is_new_also_where_it_is_not_known_which_ones_there_were() -> None:
     """As after the loss of the metadata store: the schema of the newest slice has only the columns that are there."""
     given = replace(shape(NOTE), generation=5).numbered({"id": 1}, 1).column("note").number
