@@ -209,6 +209,8 @@ def _listed(column: ImageColumn) -> Reader:
     def read(octets: bytes, at: int) -> tuple[bytes, int]:
         end = at + size
         check_end(octets, end)
+        if column.is_hidden:  # its labels are not known
+            return b"", end
         number = int.from_bytes(octets[at:end], "little")
         if column.type == FIELD_TYPE.ENUM:
             return labels[number - 1] if number else b"", end

@@ -170,6 +170,17 @@ def test_a_computed_column_that_is_left_out_is_passed_over_in_the_rows_of_the_lo
     assert image_columns([log_column("id"), log_column("other"), log_column("n")], without) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [(FIELD_TYPE.ENUM, b"\2"), (FIELD_TYPE.SET, b"\6"), (FIELD_TYPE.SET, b"\0")]
+)
+def test_a_computed_list_of_labels_that_is_left_out_is_passed_over_too(kind: int, value: bytes) -> None:
+    listed = replace(log_column("kind"), type=kind, length=1, labels=("a", "b", "c"))
+    columns = image_columns([log_column("id"), listed], TableShape(columns=(ID,), left_out=("kind",)))
+    assert columns is not None
+    (rows,) = RowDecoder(columns).images(b"\0\1\0\0\0" + value, [b"\3"])
+    assert [image.texts for image in rows] == [[b"1"]]
+
+
 def log_column(name: str) -> LogColumn:
     return LogColumn(name=name, type=FIELD_TYPE.LONG, length=0, decimals=0, unsigned=False, charset="", labels=())
 
