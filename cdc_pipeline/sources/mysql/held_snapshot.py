@@ -85,7 +85,8 @@ def _text(connection: "Session[Any]", query: str) -> str:
 class SnapshotServer:
     """Runs the queries of readers on the connection of the snapshot, one at a time.
 
-    `key`: readers prove to have it. `key_seconds`: one that says nothing for so long is disconnected.
+    `key`: readers prove to have it. `key_seconds`: one that says nothing for so long is disconnected. `take_seconds`:
+    so is one that takes none of its rows for so long, since the others wait meanwhile.
     """
 
     connection: "Session[Any]"
@@ -93,6 +94,7 @@ class SnapshotServer:
     listener: Listener
     key: bytes
     key_seconds: float = 10
+    take_seconds: float = 300
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -126,7 +128,8 @@ class SnapshotServer:
         A reader whose end is neither has to begin again: the source has lost the snapshot.
         """
         with reader, suppress(AuthenticationError, OSError, EOFError):
-            _limit_silence(reader, self.key_seconds)
+            _limit_silence(reader, socket.SO_RCVTIMEO, self.key_seconds)
+            _limit_silence(reader, socket.SO_SNDTIMEO, self.take_seconds)
             deliver_challenge(reader, self.key)
             answer_challenge(reader, self.key)
             query = reader.recv_bytes().decode()
@@ -151,17 +154,17 @@ class SnapshotServer:
             try:
                 for block in _blocks(cursor):
                     reader.send_bytes(block)
-            except OSError:  # the reader left: the next one does not wait for the rest of its rows
+            except OSError:  # the reader left or takes nothing: the next one does not wait for the rest of its rows
                 with session(self.address) as other:
                     rows(other, f"KILL QUERY {number}")
                 raise
 
 
-def _limit_silence(reader: "Connection[Any, Any]", seconds: float) -> None:
-    """Lets a wait for what the reader sends end with OSError. `Connection` has no time limit of its own."""
+def _limit_silence(reader: "Connection[Any, Any]", option: int, seconds: float) -> None:
+    """Lets a wait for what the reader sends or takes end with OSError. `Connection` has no time limit of its own."""
     limit = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(reader.fileno())) as same:
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        same.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def _blocks(cursor: SSCursor) -> Generator[bytes, None, None]:
