@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import OWN_PREFIX, TableSchema, history_name
+from cdc_pipeline.errors import SourceError, UsageError
+from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema, history_name
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.types import resolve
 
@@ -13,11 +13,17 @@ from cdc_pipeline.types import resolve
 def check_folder(settings: TableSettings, listed: Iterable[TableSettings]) -> None:
     """Raises SourceError for tables whose folders differ only in capitals: some disks make one folder of them.
 
-    The same holds for a table with the name of another one's history table.
+    The same holds for a table with the name of another one's history table, and for one whose name, or whose history
+    table's, cannot be a folder.
     """
-    name, folder = settings.name.lower(), lake_key(settings.table).lower()
+    try:
+        name, folder = settings.name.lower(), lake_key(settings.table).lower()
+        if settings.history:
+            lake_key(history_name(settings.table))
+    except UsageError as error:
+        raise SourceError(f"{settings.name}: {error.found}", expected=error.expected, remedy=error.remedy) from error
     for other in listed:
-        if other.history and lake_key(history_name(other.table)).lower() == folder:
+        if other.history and _folder(history_name(other.table)) == folder:
             raise SourceError(
                 f"the table {settings.name} has the name of the history table of {other.name}",
                 expected="tables whose folders in the lake stay apart",
@@ -25,12 +31,20 @@ def check_folder(settings: TableSettings, listed: Iterable[TableSettings]) -> No
             )
         if other.name.lower() != name or other.table == settings.table:
             continue
-        if lake_key(other.table).lower() == folder:
+        if _folder(other.table) == folder:
             raise SourceError(
                 f"the tables {settings.name} and {other.name} differ only in capitals",
                 expected="tables whose folders in the lake stay apart where capitals do not count",
                 remedy="rename one of them, or list it in a pipeline with a lake of its own",
             )
+
+
+def _folder(table: TableName) -> str:
+    """Returns the folder as it is where capitals do not count, "" for a table that cannot have one."""
+    try:
+        return lake_key(table).lower()
+    except UsageError:
+        return ""
 
 
 def check_history(settings: TableSettings, key: Collection[str]) -> None:
