@@ -105,7 +105,7 @@ def plan_source(
     end = read_end(connection)
     missing = [table.name for table in found if look.published(table.name) is None]
     is_new = look.publication is None
-    publishing = publication_statements(connection, source, missing, is_new=is_new)
+    publishing = publication_statements(connection, source, missing, is_new=is_new, has_slot=slot is not None)
     return SourcePlan(
         server=server,
         slot=slot,

@@ -16,6 +16,8 @@ from cdc_pipeline.sources.postgres.tables import STORED, VIRTUAL, CatalogueTable
 PLUGIN = "pgoutput"
 _PUBLISH = "publish = 'insert, update, delete, truncate'"
 _PUBLISH_GENERATED = "publish_generated_columns = stored"
+_FIRST_FIXED = {14: 140_018, 15: 150_013, 16: 160_009, 17: 170_005}
+"""By major version, the release of May 2025. Others are always fixed, or not read."""
 _MEMBERS = """
 SELECT n.nspname::text, c.relname::text
 FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid
@@ -54,7 +56,7 @@ def missing_on_source(
             if part.not_in_log == UNLOGGED
         ),
         *(each for settings, table in there for each in _identity(settings, table)),
-        *publication_statements(connection, source, new, is_new=publication is None),
+        *publication_statements(connection, source, new, is_new=publication is None, has_slot=slot is not None),
         *_whole_statements(connection, source, publication, names, hidden),
         *slot_statements(connection, source, slot),
     )
@@ -94,23 +96,52 @@ def published_tables(connection: psycopg2.extensions.connection, source: Postgre
 
 
 def publication_statements(
-    connection: psycopg2.extensions.connection, source: PostgresSource, missing: Sequence[TableName], *, is_new: bool
+    connection: psycopg2.extensions.connection,
+    source: PostgresSource,
+    missing: Sequence[TableName],
+    *,
+    is_new: bool,
+    has_slot: bool,
 ) -> list[str]:
     """Returns one statement per table for a publication that exists: a table that is refused keeps no other out.
 
-    ONLY leaves out the tables that inherit from one, which may lack a replica identity; partitions are not left out.
+    A slot that is created later waits for the transactions that run, so no table needs to be locked for it.
     """
     if not missing:
         return []
-    names = [only(table.schema, table.table) for table in missing]
-    template = "ALTER PUBLICATION {} ADD TABLE {}"
-    if is_new:
-        tells_generated = connection.server_version >= FIRST_VERSION_WITH_GENERATED
-        options = [_PUBLISH, "publish_via_partition_root = true", *([_PUBLISH_GENERATED] if tells_generated else [])]
-        template = f"CREATE PUBLICATION {{}} FOR TABLE {{}} WITH ({', '.join(options)})"
-        names = [sql.SQL(", ").join(names)]
-    publication = sql.Identifier(source.publication)
-    return [sql.SQL(template).format(publication, name).as_string(connection) for name in names]
+    if not is_new:
+        locks = has_slot and needs_lock(connection.server_version)
+        return [adding_statement(connection, source.publication, table, locks=locks) for table in missing]
+    tells_generated = connection.server_version >= FIRST_VERSION_WITH_GENERATED
+    options = [_PUBLISH, "publish_via_partition_root = true", *([_PUBLISH_GENERATED] if tells_generated else [])]
+    create = sql.SQL(f"CREATE PUBLICATION {{}} FOR TABLE {{}} WITH ({', '.join(options)})")
+    names = sql.SQL(", ").join(only(table.schema, table.table) for table in missing)
+    return [create.format(sql.Identifier(source.publication), names).as_string(connection)]
+
+
+def needs_lock(version_number: int) -> bool:
+    """Returns whether the server may leave out changes of a table that is published while a transaction writes it.
+
+    Decoding then takes the table for unpublished also behind that transaction, until something else changes it.
+    """
+    return version_number < _FIRST_FIXED.get(version_number // 10_000, 0)
+
+
+def adding_statement(
+    connection: psycopg2.extensions.connection, publication: str, table: TableName, *, locks: bool
+) -> str:
+    """Adds a table. `locks`: once the transactions have ended that have written it; new ones wait, 10 seconds at most.
+
+    A partition may be written without its table, so the lock takes the partitions, too.
+    """
+    name = only(table.schema, table.table)
+    add = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(publication), name)
+    if not locks:
+        return add.as_string(connection)
+    locked = sql.Identifier(table.schema, table.table)
+    lock = sql.SQL("SET LOCAL lock_timeout = '10s'; LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(locked)
+    body = sql.SQL("BEGIN {}; {}; END").format(lock, add).as_string(connection)
+    return sql.SQL("DO {}").format(sql.Literal(body)).as_string(connection)
 
 
 def slot_statements(connection: psycopg2.extensions.connection, source: PostgresSource, slot: Slot | None) -> list[str]:
@@ -169,6 +200,7 @@ def _whole_statements(
     name = sql.Identifier(source.publication)
     if not publication.is_whole:
         yield sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_PUBLISH)).as_string(connection)
+    locks = needs_lock(connection.server_version)
     if hidden:
         via_root = sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)")
         yield via_root.format(name).as_string(connection)
@@ -177,11 +209,14 @@ def _whole_statements(
         if published is None:
             continue
         if published.has_row_filter or published.hides(column.number for column in found.shape.streamed):
-            for verb in ("DROP", "ADD"):
-                change = sql.SQL("ALTER PUBLICATION {} {} TABLE {}")
-                yield change.format(name, sql.SQL(verb), only(table.schema, table.table)).as_string(connection)
+            drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}")
+            yield drop.format(name, only(table.schema, table.table)).as_string(connection)
+            yield adding_statement(connection, source.publication, table, locks=locks)
 
 
 def only(schema: str, table: str) -> sql.Composed:
-    """Names a table in a publication without the tables that inherit from it."""
+    """Names a table in a publication without the tables that inherit from it, which may lack a replica identity.
+
+    Partitions are not left out.
+    """
     return sql.SQL("ONLY {}").format(sql.Identifier(schema, table))

@@ -1,14 +1,22 @@
 """What a publication, a slot or the tables below a table may not hide: changes that no event of the stream shows."""
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceBusy, SourceError
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.session import connect
+from cdc_pipeline.sources.postgres.setup import execute_plan
+from cdc_pipeline.sources.postgres.statements import adding_statement, published_tables
+from cdc_pipeline.steps import no_step
 from tests.crash.world import World
 from tests.support.guarded import begin_again, in_lake, in_source, name_of, stopped_tables, world_of
-from tests.support.streams import postgres_of, run_sql
+from tests.support.streams import database_of, postgres_of, prepare, run_sql
 
 SCHEMAS = ('CREATE SCHEMA "Big"', "CREATE SCHEMA other", 'CREATE TABLE "Big".orders (id int PRIMARY KEY)')
 PUBLISH = 'CREATE PUBLICATION "{name}" FOR TABLES IN SCHEMA "Big" WITH (publish_via_partition_root = true)'
@@ -98,6 +106,29 @@ def test_a_publication_that_holds_more_than_the_pipelines_tables_stays(
         assert pipeline.source.leave(ours, whole=True) == ()
     assert world.query("SELECT count(*) FROM pg_publication") == [(1,)]
     assert world.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = current_database()") == [(0,)]
+
+
+def test_a_table_that_is_locked_to_be_published_waits_for_who_has_written_it(database: str) -> None:
+    """Also for one who writes a partition without its table."""
+    name = TableName(database=database_of(database), schema="public", table="it's $$ \\ here")
+    run_sql(
+        database,
+        f'CREATE TABLE "{name.table}" (id int PRIMARY KEY) PARTITION BY RANGE (id)',
+        f'CREATE TABLE low PARTITION OF "{name.table}" FOR VALUES FROM (0) TO (1000)',
+        "CREATE TABLE other (id int PRIMARY KEY)",
+    )
+    source, plan = prepare(database, [TableSettings(name=f"{name.database}.public.other")])
+    with closing(connect(database)) as connection, closing(connect(database)) as writer, writer.cursor() as cursor:
+        add = adding_statement(connection, source.publication, name, locks=True)
+        adding = replace(plan, statements=(add,), adding={add: name})
+        cursor.execute("INSERT INTO low VALUES (1)")
+        with pytest.raises(SourceBusy, match="lock timeout"):
+            execute_plan(connection, adding, no_step)
+        assert published_tables(connection, source) == {("public", "other")}
+        writer.commit()
+        assert execute_plan(connection, adding, no_step).statements == (add,)
+        assert published_tables(connection, source) == {("public", "other"), ("public", name.table)}
+        assert rows(connection, "SHOW lock_timeout") == [("0",)]
 
 
 def test_a_slot_that_sends_transactions_before_they_commit_is_refused(

@@ -8,6 +8,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import Server
 from cdc_pipeline.sources.postgres.slot import check_server
+from cdc_pipeline.sources.postgres.statements import needs_lock
 
 SOURCE = PostgresSource(kind="postgres", url="postgresql://cdc@127.0.0.1/shop")
 SERVER = Server(
@@ -41,3 +42,9 @@ def test_wal_level_replica_is_enough_from_version_19_on() -> None:
 def test_a_server_whose_log_cannot_be_decoded_is_refused(version: int, wal_level: str) -> None:
     with pytest.raises(SourceError, match=rf"wal_level = {wal_level}.*ALTER SYSTEM SET wal_level = 'logical'"):
         check_server(replace(SERVER, version_number=version, wal_level=wal_level), SOURCE)
+
+
+@pytest.mark.parametrize("fixed", [140_018, 150_013, 160_009, 170_005, 180_000])
+def test_a_table_is_locked_to_be_published_on_servers_before_the_fix_alone(fixed: int) -> None:
+    assert not needs_lock(fixed)
+    assert needs_lock(fixed - 1) is (fixed % 10_000 > 0)
