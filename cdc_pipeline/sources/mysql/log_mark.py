@@ -6,7 +6,7 @@ Each cut registers one transaction before it, with its time. A new reader looks 
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -59,6 +59,11 @@ class LogMarks:
 
     def add(self, transaction: LogTransaction, commit_time: int) -> None:
         self._marks.append(LogMark(transaction=transaction, commit_time=commit_time))
+
+    def add_batch(self, ended: Sequence[tuple[LogTransaction, int]]) -> None:
+        """Adds of a batch the last transaction, behind which most cuts are, and the first one for a cut within it."""
+        for transaction, committed in (*ended[:1], *ended[1:][-1:]):
+            self.add(transaction, committed)
 
     def text_at(self, position: int) -> str:
         while len(self._marks) > 1 and self._marks[1].transaction.position < position:

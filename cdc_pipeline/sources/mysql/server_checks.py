@@ -104,6 +104,17 @@ def warn_of_partial_images(server: BinlogServer) -> None:
         )
 
 
+def warn_of_lost_end(server: BinlogServer) -> None:
+    """Warns if a crash of the machine may take transactions from the log that were read from it."""
+    if server.variables["sync_binlog"] != "1":
+        log.warning(
+            "a crash of the source's machine may shorten its log",
+            found=f"sync_binlog = {server.variables['sync_binlog'] or 'nothing'}",
+            expected="1: otherwise the lake may have changes that the source has lost",
+            remedy="set it in the server's configuration, and run SET GLOBAL sync_binlog = 1",
+        )
+
+
 def warn_of_left_out(table: TableName, columns: Collection[str]) -> None:
     """Warns of computed columns that the lake does not get."""
     log.warning(

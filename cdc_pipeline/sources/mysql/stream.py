@@ -267,8 +267,7 @@ class MysqlStream:
             return None
         for transaction, _ in ended:
             self._history.add(transaction)
-        for transaction, committed in ended[:1]:
-            self._log_marks.add(transaction, committed)
+        self._log_marks.add_batch(ended)
         ordered = sorted(groups, key=lambda group: group.first_position)
         return EventBatch(
             events=tuple(self._typed(group) for group in ordered),

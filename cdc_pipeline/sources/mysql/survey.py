@@ -9,7 +9,7 @@ from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.markers import MarkerTable
-from cdc_pipeline.sources.mysql.server_checks import warn_of_left_out, warn_of_partial_images
+from cdc_pipeline.sources.mysql.server_checks import warn_of_left_out, warn_of_lost_end, warn_of_partial_images
 from cdc_pipeline.sources.mysql.session import MysqlAddress, session
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan
 from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream
@@ -82,6 +82,7 @@ class MysqlSurvey:
                 execute_plan(connection, self.plan.statements)
             begun = self.markers.begun(connection)
         warn_of_partial_images(self.plan.server)
+        warn_of_lost_end(self.plan.server)
         for table in self.plan.tables:
             if table.shapes[-1].left_out:
                 warn_of_left_out(table.name, table.shapes[-1].left_out)

@@ -19,6 +19,7 @@ from cdc_pipeline.sources.mysql.server_checks import (
     check_array_index,
     check_images,
     check_server,
+    warn_of_lost_end,
     warn_of_partial_images,
 )
 
@@ -92,6 +93,13 @@ def test_a_mariadb_whose_updates_leave_columns_out_is_warned_of(image: str, *, i
     with capture_logs() as logs:
         warn_of_partial_images(mariadb(binlog_row_image=image))
     assert [log["event"] for log in logs] == (["updates leave columns out"] if is_warned else [])
+
+
+@pytest.mark.parametrize(("value", "is_warned"), [("1", False), ("0", True), ("1000", True)])
+def test_a_server_whose_log_may_lose_its_end_is_warned_of(value: str, *, is_warned: bool) -> None:
+    with capture_logs() as logs:
+        warn_of_lost_end(mariadb(sync_binlog=value))
+    assert [log["found"] for log in logs] == ([f"sync_binlog = {value}"] if is_warned else [])
 
 
 @pytest.mark.parametrize(

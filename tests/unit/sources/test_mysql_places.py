@@ -110,3 +110,12 @@ def test_each_position_has_the_newest_mark_before_it() -> None:
         *[(3, 3_000_000)] * 2,
         *[(6, 6_000_000)] * 2,
     ]
+
+
+def test_a_cut_behind_a_batch_has_its_last_transaction_as_mark_and_one_within_it_the_first() -> None:
+    marks = LogMarks("")
+    marks.add_batch([(LogTransaction(origin=A, number=number, position=number), number) for number in range(1, 10)])
+    marks.add_batch([(LogTransaction(origin=A, number=10, position=10), 10)])
+    marks.add_batch([])
+    noted = [LogMarks(marks.text_at(position)).first for position in (1, 2, 9, 10, 11)]
+    assert [mark and mark.transaction.number for mark in noted] == [None, 1, 1, 9, 10]
