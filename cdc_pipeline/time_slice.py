@@ -33,6 +33,13 @@ def label_of(commit_time: datetime, slice_length: timedelta) -> Label:
     return Label(start=start, end=start + slice_length)
 
 
+def interval_from(last: Label, slice_length: timedelta) -> int:
+    """Returns the number of the first interval whose label is not before `last`, which may have another length."""
+    label = label_of(last.start, slice_length)
+    number = (label.start - EPOCH) // slice_length
+    return number + 1 if label < last else number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFileName:
     """`<start>-<end>.<first offset>-<next offset>.<first 16 digits of the SHA-256>.parquet`.

@@ -14,7 +14,7 @@ from cdc_pipeline.consume.spill import HeldEvents, spilled
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.slice_file import align
 from cdc_pipeline.sources.protocol import EventBatch, Integers, Marker, TableEvents, Transactions, UnfitEvent
-from cdc_pipeline.time_slice import EPOCH, Label
+from cdc_pipeline.time_slice import EPOCH, Label, interval_from
 
 CUT = "cut"
 CUT_AT = "cut-at:"
@@ -85,7 +85,7 @@ class SliceCutter:
         self._slice_rows = slice_rows
         self._memory_bytes = memory_bytes
         self._filling: np.int64 | None = None
-        self._floor = None if last_label is None else self._number(last_label.start)
+        self._floor = None if last_label is None else interval_from(last_label, slice_length)
         self._held = HeldEvents()
         self._unfit: list[tuple[TableName, UnfitEvent]] = []
         self._unfit_characters = 0

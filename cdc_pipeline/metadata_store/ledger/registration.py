@@ -63,7 +63,7 @@ class Registration:
             boundary = _insert_boundary(connection, cut, partitions)
             next_numbers = {table_id: int(row.next_slice_number) for table_id, row in tables.items()}
             _insert_slices(connection, boundary, slices, next_numbers)
-            _move_partitions(connection, cut, boundary)
+            _move_partitions(connection, cut, boundary, _last_label(cut, partitions))
             _mark_followed(connection, cut)
             _insert_quarantined(connection, cut, is_decided=is_decided)
             if is_decided:
@@ -176,9 +176,15 @@ def _check_continues(connection: Connection, cut: Cut, partitions: Sequence[Row[
     last = connection.scalar(select(func.max(_BOUNDARY.c.position)).where(_BOUNDARY.c.stream == cut.stream))
     if last is not None and cut.position < last:
         raise RegistryError(f"the cut of {cut.stream} is at {cut.position}", expected=f"a position after {last}")
-    labels = [Label(start=row.label_start, end=row.label_end) for row in partitions if row.label_start is not None]
-    if labels and cut.label < max(labels):
-        raise RegistryError(f"the cut of {cut.stream} has the label {cut.label}", expected=f"{max(labels)} or later")
+    label = _last_label(cut, partitions)
+    if cut.label < label and not is_decided:  # without a decided cut, the chain could never continue
+        raise RegistryError(f"the cut of {cut.stream} has the label {cut.label}", expected=f"{label} or later")
+
+
+def _last_label(cut: Cut, partitions: Sequence[Row[Any]]) -> Label:
+    """Returns the latest label of the cut and of those that were registered before."""
+    known = (Label(start=row.label_start, end=row.label_end) for row in partitions if row.label_start is not None)
+    return max([cut.label, *known])
 
 
 def _is_apart(part: PartitionRange, registered: str | None) -> bool:
@@ -231,15 +237,15 @@ def _insert_slices(
     )
 
 
-def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> None:
+def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary, label: Label) -> None:
     connection.execute(
         update(_PARTITION)
         .where(_PARTITION.c.stream == cut.stream, _PARTITION.c.stream_partition == bindparam("part"))
         .values(
             next_offset=func.greatest(_PARTITION.c.next_offset, bindparam("end")),
             watermark=boundary.commit_time,
-            label_start=cut.label.start,
-            label_end=cut.label.end,
+            label_start=label.start,
+            label_end=label.end,
             last_position=bindparam("last"),
             alarm=None,
         ),
@@ -282,10 +288,7 @@ def _not_quarantined(connection: Connection, rows: list[dict[str, Any]]) -> list
 
 
 def _replace_source_files(connection: Connection, cut: Cut) -> None:
-    """Stores the numbers that the cut file gives to source files.
-
-    Drops source files that were started here but never cut; the next reader renumbers them.
-    """
+    """Stores the cut file's numbers of source files. Drops those of files never cut: the next reader renumbers them."""
     for part in cut.partitions:
         if part.begun:
             partition = {"stream": cut.stream, "stream_partition": part.stream_partition}

@@ -1,4 +1,7 @@
-"""A clock that is wrong by hours: the consumer registers an idle stream as often as any other, and not more often."""
+"""Time slices whose clock is wrong by hours, or whose length changes.
+
+The consumer registers an idle stream as often as any other, and not more often.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +18,7 @@ from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.command_line import query
 from tests.support.eventually import eventually
-from tests.support.pipelines import opened_pipeline, pipeline_settings
+from tests.support.pipelines import consume, opened_pipeline, pipeline_settings
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -70,3 +73,16 @@ def test_a_consumer_that_has_not_read_its_last_heartbeat_sends_no_other(pipeline
         assert eventually(lambda: heartbeats_after(2.5) == 1)
         assert eventually(lambda: bool(list(consumer.read_cuts())))
         assert eventually(lambda: heartbeats_after(2.5) == 2)
+
+
+@pytest.mark.parametrize("changed", [timedelta(seconds=30), timedelta(days=1)], ids=str)
+def test_an_idle_stream_goes_on_when_the_slice_length_changes_and_when_it_is_set_back(
+    pipeline: Pipeline, changed: timedelta
+) -> None:
+    store_url, minute = pipeline.endpoints.metadata_store_url, timedelta(minutes=1)
+    for done, length in enumerate((minute, changed, minute)):
+        there = replace(pipeline, settings=pipeline.settings.model_copy(update={"slice_length": length}))
+        consume(there)
+        labels = query(store_url, LABELS)
+        assert len(labels) > done
+        assert labels == sorted(labels)

@@ -1,5 +1,6 @@
 """A cut whose file is in the bucket, and whose consumer was killed before it registered the cut."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
-from tests.support.metadata_store import SCHEMA, SETTINGS, STREAM, Shop, opened_shop
+from cdc_pipeline.time_slice import label_of
+from tests.support.metadata_store import MINUTE, MORNING, SCHEMA, SETTINGS, STREAM, Shop, opened_shop
 
 
 def chain_of(shop: Shop, folder: Path) -> CutChain:
@@ -115,6 +117,19 @@ def test_a_store_that_is_older_than_the_cut_learns_that_the_table_is_stale(store
         after = orders_of(shop)
         assert (after.state, after.published_as) == (TableState.STALE, "new")
         assert after.state_reason == "its columns changed"
+
+
+def test_a_decided_cut_with_an_earlier_label_is_registered_and_the_later_label_counts(
+    store_url: str, tmp_path: Path
+) -> None:
+    """A consumer with another slice length put it, when labels could still go back then."""
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        register(chain, shop, cut_of(shop, 0))
+        decide(chain, shop, replace(cut_of(shop, 1), label=label_of(MORNING, 5 * MINUTE)))
+        assert chain.catch_up() == 1
+        assignment = shop.store.streams.take_stream(STREAM.name, owner="next", first_offset="")
+        assert assignment.label == label_of(MORNING + MINUTE, MINUTE)
 
 
 def test_a_consumer_of_a_table_that_is_removed_opens_the_stream_again(store_url: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, UNFIT_CHARACTERS, Sli
 from cdc_pipeline.record import TableName, TableSchema, encode_position
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.time_slice import label_of
 
 MORNING = datetime(2024, 1, 1, 8, tzinfo=UTC)
 MICROSECONDS = int(MORNING.timestamp()) * 1_000_000
@@ -100,3 +101,20 @@ def test_a_cut_at_a_change_of_columns_is_requested_since_no_transaction_need_end
     assert under_test.add(replace(marked(12, ""), markers=())) == []
     (cut,) = under_test.add(replace(marked(20, ""), markers=()))
     assert (cut.end, cut.last_commit_position, cut.requested) == (15, 12, True)
+
+
+LENGTHS = [timedelta(seconds=seconds) for seconds in (1, 7, 30, 60, 90, 300, 86_400)]
+
+
+@pytest.mark.parametrize("before", LENGTHS, ids=str)
+@pytest.mark.parametrize("after", LENGTHS, ids=str)
+@pytest.mark.parametrize("time", [MORNING, MORNING + timedelta(minutes=4, seconds=41)], ids=["on the grid", "off it"])
+def test_a_label_never_goes_back_when_the_slice_length_changes(
+    before: timedelta, after: timedelta, time: datetime
+) -> None:
+    last = label_of(time, before)
+    under_test = SliceCutter(start=10, commit_time=last.start, slice_length=after, slice_rows=100, last_label=last)
+    (cut,) = under_test.add(marked(10, CUT))
+    assert cut.label >= last
+    assert cut.label.start < max(last.end, last.start + after)
+    assert cut.label.end - cut.label.start == after
