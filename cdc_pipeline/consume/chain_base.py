@@ -19,7 +19,7 @@ from cdc_pipeline.consume.cut_file import (
     table_array,
 )
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, chain_position_behind, gap_reason
+from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, chain_position_behind, gap_reason, late_reason
 from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable, Stream
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.time_slice import Label
@@ -144,13 +144,15 @@ def read_through(file: CutFile) -> tuple[ReadThrough, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Changes of a table that no cut read: those after `followed`, up to `start`.
+    """Changes of a table that are never applied: those after `followed`, up to `start`.
 
-    `followed` is None if the table was never read before.
+    `followed` is None if the table was never read before. `is_too_late`: a cut read them, and some are below the
+    tombstone horizon. Otherwise no cut read them.
     """
 
     followed: str | None
     start: str
+    is_too_late: bool = False
 
     def behind(self, cutoff: str | None) -> str | None:
         """Returns why the table is stale, if a snapshot with this cutoff does not have the changes; else None.
@@ -159,7 +161,9 @@ class Gap:
         """
         cutoff = None if cutoff == _NOTHING_READ else cutoff
         followed = max((position for position in (self.followed, cutoff) if position is not None), default=None)
-        return None if followed is None or followed >= self.start else gap_reason(followed, self.start)
+        if followed is None or followed >= self.start:
+            return None
+        return late_reason(self.start) if self.is_too_late else gap_reason(followed, self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,21 +242,27 @@ class DecidedChain:
         """Yields each table of each file, the last cut that had read it before, and the gap in front of this one."""
         reached = {row.table_uuid: row.followed_at for row in rows}
         for _, file in self.files:
-            for identity in file.tables:
+            for index, identity in enumerate(file.tables):
                 before, gap = reached.get(identity.table_uuid), None
                 if isinstance(file.content, Cut):
                     reached[identity.table_uuid] = file.content.position
-                    if before is None or before < file.content.start:
+                    if any(new.table_id == index and new.is_below(identity.horizon) for new in file.content.slices):
+                        gap = Gap(followed=before, start=file.content.position, is_too_late=True)
+                    elif before is None or before < file.content.start:
                         gap = Gap(followed=before, start=file.content.start)
                 yield identity, before, gap
 
 
 def _outline(file: CutFile, known: dict[TableIdentity, TableIdentity]) -> CutFile:
-    """Returns the file without slices, events and positions. `known`: equal tables of all files are one object."""
+    """Returns the file without events, positions and slices, except those with an event below the tombstone horizon.
+
+    `known`: equal tables of all files are one object.
+    """
     tables, content = tuple(known.setdefault(table, table) for table in file.tables), file.content
     if isinstance(content, Cut):
         partitions = tuple(replace(part, last_position={}, begun={}) for part in content.partitions)
-        content = replace(content, tables=(), slices=(), quarantined=(), partitions=partitions)
+        too_late = tuple(new for new in content.slices if new.is_below(tables[new.table_id].horizon))
+        content = replace(content, tables=(), slices=too_late, quarantined=(), partitions=partitions)
     return replace(file, tables=tables, schemas={}, content=content)
 
 

@@ -133,7 +133,8 @@ class Consumer:
         """Puts the cut file, then registers the cut in one transaction. Both are durable on return.
 
         Raises StreamMoved when a cut file at this chain position names one of this consumer's stream partitions; a cut
-        of others only is registered first. Raises StaleEpoch when another consumer took the stream.
+        of others only is registered first. Also for an event below the tombstone horizon of its table; then nothing is
+        decided. Raises StaleEpoch when another consumer took the stream.
         """
         boundary = self._chain.register(
             self._cut(cut, ranges, slices), self._assignment, self._chain_position, self._schemas

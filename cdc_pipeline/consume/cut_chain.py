@@ -29,7 +29,7 @@ from cdc_pipeline.consume.chain_position import (
     position_of,
     share_no_partition,
 )
-from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
+from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, check_not_too_late, cut_file
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice
@@ -61,13 +61,15 @@ class CutChain:
 
         The cut file is put at `chain_position`, or after late slices whose files are already there. Raises StreamMoved
         when another cut's file is already there; that cut is then registered. If it is a cut of other stream partitions
-        only, this cut follows it instead. An empty cut at the position of the last cut gets no file: it only marks that
-        cut as requested.
+        only, this cut follows it instead. Also raises StreamMoved, without effect, for an event below the tombstone
+        horizon of its table. An empty cut at the position of the last cut gets no file: it only marks that cut as
+        requested.
         """
         cut = moved_to_chain_end(cut, chain_position)
         if cut.is_empty and cut.position == position_of(chain_position):
             return self.store.registration.register(cut, assignment)
         stream, identities = self._stream(), self._identities()
+        check_not_too_late(cut, identities)
         while (found := self._decide(chain_position, cut_file(stream, identities, schemas, cut))) is not None:
             self.store.streams.check_owner(assignment)
             chain_position = self.adopt(found, chain_position)
@@ -119,12 +121,8 @@ class CutChain:
             chain_position = self.adopt(found, chain_position)
             adopted += 1
         if adopted:
-            log.warning(
-                "the metadata store was behind the bucket",
-                stream=self.name,
-                registered=adopted,
-                chain_position=chain_position,
-            )
+            words = {"stream": self.name, "registered": adopted, "chain_position": chain_position}
+            log.warning("the metadata store was behind the bucket", **words)
         return adopted
 
     def read(self, chain_position: str) -> CutFile | None:

@@ -160,6 +160,20 @@ def cut_file(
     )
 
 
+def check_not_too_late(cut: Cut, tables: Mapping[int, TableIdentity]) -> None:
+    """Raises StreamMoved for a slice with an event below the tombstone horizon of its table. `tables`: as they are now.
+
+    The horizon has risen since the stream was opened. Whoever opens the stream again quarantines such events.
+    """
+    for new in cut.slices:
+        if new.table_id in tables and new.is_below(horizon := tables[new.table_id].horizon):
+            raise StreamMoved(
+                f"a slice of table {new.table_id} goes back to the version {new.oldest_version}",
+                expected=f"none below {horizon}: tombstones under it may be gone",
+                remedy="open the stream again: events that are too late go to quarantine, where they may be dropped",
+            )
+
+
 def _renumbered(content: Cut | LateSlice, numbers: Mapping[int, int]) -> Cut | LateSlice:
     if isinstance(content, LateSlice):
         return replace(content, slice=replace(content.slice, table_id=numbers[content.slice.table_id]))

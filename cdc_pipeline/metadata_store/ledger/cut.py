@@ -49,7 +49,7 @@ class Slice:
 
     `key_ranges`: inclusive ranges of the first id column. `truncated_at`: the version of the last truncate. `late`: the
     slice may hold events that are older than events of slices before it. `oldest_version`: the oldest version of its
-    events; registration checks it and does not store it.
+    events; it is not stored.
     """
 
     table_id: int
@@ -82,6 +82,10 @@ class Slice:
             schema_id=schema_id,
             late=late,
         )
+
+    def is_below(self, horizon: str) -> bool:
+        """Returns whether the slice has an event below this tombstone horizon."""
+        return self.oldest_version is not None and self.oldest_version < horizon
 
     def columns(self) -> dict[str, Any]:
         """Returns the columns of `cdc.slice` whose values the cut contains."""
@@ -159,6 +163,12 @@ def late_identity(table_uuid: UUID, quarantine_ids: Sequence[int], sha256: str) 
 def gap_reason(followed: str, start: str) -> str:
     """Returns why a table is stale that no cut has read between these positions."""
     words = f"its changes from {followed} to {start} were not read: the stream continued without it"
+    return f"{words}; run cdc snapshot on it"
+
+
+def late_reason(position: str) -> str:
+    """Returns why a table is stale of which the cut at this position has events below the tombstone horizon."""
+    words = f"changes of it up to {position} came below its horizon, and tombstones under it may be gone"
     return f"{words}; run cdc snapshot on it"
 
 

@@ -15,7 +15,6 @@ from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_gaps
 from cdc_pipeline.metadata_store.ledger.streams import check_owner, locked_partitions
 from cdc_pipeline.metadata_store.ledger.superseded_events import drop_registered_late
-from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.time_slice import Label
 
 _PARTITION, _FILE, _BOUNDARY, _SLICE, _TABLE = (
@@ -35,7 +34,8 @@ class Registration:
         """Registers the cut. Durable on return: its boundary, numbered slices, next offsets and quarantined events.
 
         Within a cut, the numbers of a table rise with the stream partition. A table without events gets no number; only
-        `followed_at` records that it was read. Registering the same cut again returns the same boundary.
+        `followed_at` records that it was read. Registering the same cut again returns the same boundary. A table of the
+        lake becomes stale if the cut began behind the last one of it, or has an event below its tombstone horizon.
 
         `assignment` None: the cut was read from a cut file, so it is already decided. It is registered without a check
         of the stream's owner, and may be the first cut of a stream without an owner.
@@ -58,8 +58,8 @@ class Registration:
                 _check_same(connection, known.boundary_id, slices, cut, partitions, is_decided=is_decided)
                 return as_record(Boundary, known)
             _check_continues(connection, cut, partitions, is_decided=is_decided)
-            check_tombstone_horizons(cut.slices, {table_id: row.horizon for table_id, row in tables.items()})
-            mark_gaps(connection, cut)
+            too_late = {new.table_id for new in cut.slices if new.is_below(tables[new.table_id].horizon)}
+            mark_gaps(connection, cut, too_late)
             boundary = _insert_boundary(connection, cut, partitions)
             next_numbers = {table_id: int(row.next_slice_number) for table_id, row in tables.items()}
             _insert_slices(connection, boundary, slices, next_numbers)

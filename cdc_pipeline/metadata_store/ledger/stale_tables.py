@@ -1,6 +1,6 @@
 """Stale tables: the stream may lack changes of a stale table, so it needs a new snapshot."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select, text, update
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.ledger.cut import Cut, gap_reason
+from cdc_pipeline.metadata_store.ledger.cut import Cut, gap_reason, late_reason
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
@@ -168,12 +168,15 @@ def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, sna
         drop_events_of_snapshot(connection, snapshot_id)
 
 
-def mark_gaps(connection: Connection, cut: Cut) -> None:
+def mark_gaps(connection: Connection, cut: Cut, too_late: Collection[int]) -> None:
     """Marks tables of the cut as stale if they were last read up to a position before the start of the cut.
 
-    The changes in between are lost. A table that the lake does not have yet is not marked: its snapshot comes later.
-    Call this before the cut is registered.
+    The changes in between are lost. Likewise tables with a slice that must not be applied: `too_late`, those of which
+    the cut has events below the tombstone horizon. A table that the lake does not have yet is not marked: its snapshot
+    comes later. Call this before the cut is registered.
     """
     for row in connection.execute(_FOLLOWED, {"tables": list(cut.tables)}).all():
         if row.followed is not None and row.followed < cut.start:
             mark_stale(connection, [row.table_id], gap_reason(row.followed, cut.start))
+        elif row.table_id in too_late:
+            mark_stale(connection, [row.table_id], late_reason(cut.position))

@@ -1,4 +1,4 @@
-"""The tombstone horizon of a table: registration refuses events below this version.
+"""The tombstone horizon of a table: no event below this version is applied any more.
 
 Maintenance may therefore delete tombstones below it: no late event can need them.
 """
@@ -79,7 +79,7 @@ def check_tombstone_horizons(slices: Iterable[Slice], horizons: Mapping[int, str
     """
     for new in slices:
         horizon = horizons[new.table_id]
-        if new.oldest_version is not None and new.oldest_version < horizon:
+        if new.is_below(horizon):
             raise RegistryError(
                 f"a slice of table {new.table_id} goes back to the version {new.oldest_version}",
                 expected=f"none below {horizon}: tombstones under it may be gone",

@@ -14,6 +14,7 @@ from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import encode_position
 from cdc_pipeline.steps import no_step
 from cdc_pipeline.time_slice import label_of
 from tests.support.metadata_store import MINUTE, MORNING, SCHEMA, SETTINGS, STREAM, Shop, opened_shop
@@ -130,6 +131,34 @@ def test_a_decided_cut_with_an_earlier_label_is_registered_and_the_later_label_c
         assert chain.catch_up() == 1
         assignment = shop.store.streams.take_stream(STREAM.name, owner="next", first_offset="")
         assert assignment.label == label_of(MORNING + MINUTE, MINUTE)
+
+
+def test_a_decided_cut_with_an_event_below_a_horizon_stops_its_table_alone(store_url: str, tmp_path: Path) -> None:
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        register(chain, shop, cut_of(shop, 0))
+        publish(shop, 1, snapshot_id="first")
+        shop.store.tombstone_horizons.promise(shop.orders.table_id, "5")
+        cut = cut_of(shop, 1)
+        decide(chain, shop, replace(cut, slices=tuple(replace(new, oldest_version="4") for new in cut.slices)))
+        assert chain.catch_up() == 1
+        after = orders_of(shop)
+        assert (after.state, after.halted_at) == (TableState.STALE, encode_position(1))
+        assert "came below its horizon" in str(after.state_reason)
+        assert shop.store.tables.table_by_id(shop.customers.table_id).state is TableState.REGISTERED
+        register(chain, shop, cut_of(shop, 2), shop.store.streams.chain_position(STREAM.name))
+
+
+def test_a_cut_with_an_event_below_a_horizon_is_not_decided(store_url: str, tmp_path: Path) -> None:
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        chain_position = register(chain, shop, cut_of(shop, 0))
+        shop.store.tombstone_horizons.promise(shop.orders.table_id, "5")
+        cut = cut_of(shop, 1)
+        late = replace(cut, slices=tuple(replace(new, oldest_version="4") for new in cut.slices))
+        with pytest.raises(StreamMoved, match="goes back to the version 4; expected none below 5"):
+            register(chain, shop, late, chain_position)
+        assert chain.read(chain_position) is None
 
 
 def test_a_consumer_of_a_table_that_is_removed_opens_the_stream_again(store_url: str, tmp_path: Path) -> None:

@@ -2,19 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cdc_pipeline.areas import cut_key
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import RegistryError, SettingsError
+from cdc_pipeline.metadata_store.ledger.cut import Cut
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState, TableState
 from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import make_lake, memory_lake
-from tests.support.event_files import NOBODY_LISTENS, EventFolder
+from tests.support.event_files import NOBODY_LISTENS, EventFolder, slices_of
 from tests.support.ledgers import forget_store
 from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume
 
@@ -207,6 +211,71 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
         pipeline.store.tombstone_horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
         with pytest.raises(RegistryError, match="goes back to the version"):
             stream_to_slices_until_idle(consumer)
+
+
+def consume_while_it_rises(events: EventFolder, at: str) -> None:
+    """Consumes. The table's horizon rises above all that is there at the first step of this name."""
+    with events.set_up() as pipeline:
+
+        def rise(name: str, moment: Moment) -> None:
+            if (name, moment) == (at, Moment.BEFORE):
+                pipeline.store.tombstone_horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
+
+        consume(replace(pipeline, on_step=rise))
+
+
+def test_what_a_horizon_passes_while_a_consumer_reads_is_quarantined(tmp_path: Path, database: str) -> None:
+    events = folder(tmp_path, database)
+    events.write("0/a.jsonl", event("c", 1, 10))
+    consume_while_it_rises(events, "slice_file.put")
+    for _ in range(2):
+        assert ["is too late" in entry.reason for entry in kept(events)] == [True]
+        with opened(events) as pipeline:
+            assert slices_of(pipeline, NAME) == ()
+            pipeline.rebuild().run()
+        events.consume()
+
+
+def test_what_a_horizon_passes_while_a_cut_is_decided_stops_its_table_alone(tmp_path: Path, database: str) -> None:
+    """Not its stream, and nothing of it is applied; also after a rebuild, and after a loss of the metadata store."""
+    events = folder(tmp_path, database)
+    events.write("0/a.jsonl", event("c", 1, 10))
+    go_on(events)
+    events.write("0/a.jsonl", event("c", 2, 20))
+    consume_while_it_rises(events, "cut_file.put")
+    events.consume()
+    for lose in (lambda _: None, lambda _: None, forget_store):
+        with opened(events) as pipeline:
+            row = pipeline.store.tables.table(NAME)
+            assert (row.state, "below its horizon" in str(row.state_reason)) == (TableState.STALE, True)
+            (result,) = pipeline.slice_runs().apply([NAME])
+            assert "below its horizon" in str(result.error)
+        assert in_lake(events) == ({1: 0}, set())
+        lose(database)
+        with opened(events) as pipeline:
+            pipeline.rebuild().run()
+        events.consume()
+
+
+def test_a_cut_that_was_decided_below_a_horizon_stops_its_table_in_a_rebuild_too(tmp_path: Path, database: str) -> None:
+    """Earlier versions decided such cuts, and could not register them. The file already has the horizon."""
+    events = folder(tmp_path, database)
+    events.write("0/a.jsonl", event("c", 1, 10))
+    go_on(events)
+    events.write("0/a.jsonl", event("c", 2, 20))
+    consume_while_it_rises(events, "cut_file.put")
+    with opened(events) as pipeline:
+        *_, (chain_position, last) = pipeline.consumer_runs().opening.chain.files()
+        assert isinstance(last.content, Cut)
+        assert last.content.slices
+        passed = replace(last, tables=tuple(replace(table, horizon="1") for table in last.tables))
+        (tmp_path / "lake" / cut_key("shop", chain_position)).write_bytes(passed.to_bytes())
+    for lose in (lambda _: None, forget_store):
+        lose(database)
+        with opened(events) as pipeline:
+            pipeline.rebuild().run()
+            row = pipeline.store.tables.table(NAME)
+            assert (row.state, "below its horizon" in str(row.state_reason)) == (TableState.STALE, True)
 
 
 def test_maintenance_leaves_a_table_that_is_not_registered_yet_to_the_next_run(tmp_path: Path, database: str) -> None:

@@ -55,6 +55,21 @@ def test_a_chain_takes_little_memory_for_each_of_its_files() -> None:
     assert size / 100 < len(content) / 10
 
 
+@pytest.mark.parametrize(("cutoff", "is_behind"), [("00000000016b3749", True), ("00000000016b3750", False)])
+def test_a_table_whose_events_came_below_its_horizon_lacks_them_until_a_later_snapshot(
+    *, cutoff: str, is_behind: bool
+) -> None:
+    """The other table of the same cut lacks nothing."""
+    file = CutFile.from_bytes(cut_of_many_tables(2))
+    assert isinstance(file.content, Cut)
+    late, other = (replace(table, horizon=horizon) for table, horizon in zip(file.tables, "42", strict=True))
+    slices = tuple(replace(new, oldest_version="3") for new in file.content.slices)
+    passed = replace(file, tables=(late, other), content=replace(file.content, slices=slices))
+    gaps = DecidedChain.of(None, [(BEGINNING, passed)]).gaps(())
+    assert (gaps[late.table_uuid].behind(cutoff) is not None) == is_behind
+    assert gaps[other.table_uuid].behind(None) is None
+
+
 def read_often(content: bytes) -> Iterator[tuple[str, CutFile]]:
     for number in range(100):
         yield f"{number:016x}-0", CutFile.from_bytes(content)
