@@ -19,6 +19,7 @@ from cdc_pipeline.metadata_store.ledger.streams import lock_stream, read_chain_p
 from cdc_pipeline.metadata_store.ledger.tables import read_table
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.record import encode_position
 
 _EVENT, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
 _PARTITION, _BOUNDARY = models.stream_partition, models.boundary
@@ -266,11 +267,9 @@ def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str,
     boundary = connection.execute(
         select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
     ).one()
-    offset = connection.scalar(
-        select(_PARTITION.c.next_offset).where(
-            _PARTITION.c.stream == stream, _PARTITION.c.stream_partition == new.stream_partition
-        )
-    )
+    of_partition = (_PARTITION.c.stream == stream) & (_PARTITION.c.stream_partition == new.stream_partition)
+    # a rebuilt store knows no offset where no cut names the stream partition
+    offset = connection.scalar(select(_PARTITION.c.next_offset).where(of_partition)) or encode_position(0)
     values = {
         **new.columns(),
         "late": True,

@@ -8,16 +8,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import ObjectStoreAway, RegistryError
 from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import Moment
+from snapshot.wiring import export_at
 from tests.crash.failpoint import Crash, Failpoint, Site
-from tests.crash.world import make_lake
+from tests.crash.world import make_lake, memory_lake, take_snapshot
 from tests.support.case_pipeline import apply
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
 from tests.support.ledgers import forget_store, ledger_of
 from tests.support.pipelines import consume, opened_pipeline
+from tests.support.streams import run_sql
 
+NAME = TableName.parse("shop.public.t")
 TABLE = {"name": "public.t", "columns": {"id": "int", "note": "text"}, "id": ["id"]}
 
 
@@ -101,3 +106,29 @@ def test_a_table_begins_again_after_a_rebuild_found_no_lake_of_it(database: str,
             position = pipeline.store.lake_positions.lake_position(pipeline.store.tables.table(rebuilt.table).table_id)
             assert position.applied_through == 1
             shutil.rmtree(urlsplit(pipeline.lake_url(rebuilt.table)).path)
+
+
+def test_a_row_that_was_replayed_into_a_stream_partition_without_a_cut_is_kept(database: str, tmp_path: Path) -> None:
+    """A row of an export is replayed into the first stream partition. Nothing of that could be read here."""
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))
+    for folder in "01":
+        events.write(f"{folder}/a.jsonl", create(int(folder)))
+    (tmp_path / "export.csv").write_text("id,note\n7,n\n3000000000,n\n")
+    with events.opened(make_lake) as pipeline:
+        pipeline.source_setup().set_up()
+        with pipeline.consumer_runs().open(without={0}) as consumer:
+            stream_to_slices_until_idle(consumer)
+        take_snapshot(pipeline, pipeline.table_names(), export=export_at(str(tmp_path / "export.csv"), "start"))
+        run_sql(database, "UPDATE cdc.quarantine SET payload = replace(payload::text, '3000000000', '8')::json")
+        (outcome,) = pipeline.replay().run(pipeline.store.quarantine.entries())
+        assert outcome.state is QuarantineState.REPLAYED
+    before = ledger_of(database)["slice"]
+    for lose in (lambda _: None, forget_store):
+        lose(database)
+        with events.opened(make_lake) as pipeline:
+            pipeline.rebuild().run()
+        assert ledger_of(database)["slice"] == before
+    events.consume()
+    with events.opened(make_lake) as pipeline:
+        apply(pipeline, pipeline.table_names())
+        assert sorted(row["id"] for row in memory_lake(pipeline).rows(pipeline.lake_table(NAME))) == [0, 1, 7, 8]
