@@ -20,7 +20,7 @@ _DATASTREAM_NAMES = {"r": None, "c": "INSERT", "u": "UPDATE", "d": "DELETE"}
 _DYNAMODB_NAMES = {"r": "INSERT", "c": "INSERT", "u": "MODIFY", "d": "REMOVE"}
 
 
-def time_at(position: int) -> str:
+def time_at(position: float) -> str:
     return (EPOCH + timedelta(milliseconds=position)).isoformat().replace("+00:00", "Z")
 
 
@@ -80,7 +80,7 @@ class DmsWording:
             return []
         split = json.dumps([change.table.name, change.key]) if self.by_key else change.table.name
         metadata: dict[str, Any] = {
-            "timestamp": time_at(change.transaction * WIDTH + change.place),
+            "timestamp": time_at((change.transaction * WIDTH + change.place) / 1_000),  # each a microsecond later
             "commit-timestamp": time_at(change.position),
             "record-type": "control" if change.op == "t" else "data",
             "schema-name": SCHEMA,

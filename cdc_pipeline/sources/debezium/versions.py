@@ -69,7 +69,7 @@ def source_position(event: EnvelopeEvent) -> int:
     PostgreSQL: (last commit before it, its own LSN), since transactions come in the order of their commits, not of
     their writes; a row of an incremental snapshot has those of the last change. Oracle: (SCN of the commit, its own
     SCN). SQL Server and Db2: the LSN of the commit. Sources with log files: (file number, position, row). MongoDB:
-    (time, order in the second). Others: the time in milliseconds.
+    (time, order in the second). AWS DMS: (time in milliseconds, microsecond in it). Others: the time in milliseconds.
     """
     source = event.source
     if "scn" in source or "commit_scn" in source or "commit_lsn" in source:

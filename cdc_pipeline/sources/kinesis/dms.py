@@ -14,6 +14,7 @@ from cdc_pipeline.sources.files.row_format import shown_before, time_of
 _OPERATIONS = {"load": "r", "insert": "c", "update": "u", "delete": "d"}
 _TRUNCATE = "truncate-table"
 _MICROSECONDS = 1_000
+"""Per millisecond."""
 
 
 Tables = Mapping[tuple[str, str], TableSettings]
@@ -66,12 +67,13 @@ def _event(
     return EnvelopeEvent(
         operation=operation,
         value={"op": operation, "before": before, "after": after},
-        # DMS writes its records one after the other, so their times order those of several shards.
+        # DMS writes its records one after the other, so their times order those of several shards, to the microsecond.
         source={
             "schema": schema,
             "table": table,
             "connector": "dms",
             "ts_ms": None if written is None else written // _MICROSECONDS,
+            "ord": None if written is None else written % _MICROSECONDS,
         },
         key=None,
         headers=None,
