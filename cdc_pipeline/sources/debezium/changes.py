@@ -75,6 +75,7 @@ def shown_changes(
     old_id = _old_id(event, layout, before_it)
     if old_id is None and event.operation == "u":
         _refuse_hidden_id(event, layout)
+        _refuse_half_id(event, new_id, layout)
     moved = old_id is not None and not _is_same(old_id, new_id, layout)
     is_half = event.headers is not None and OLD_KEY in event.headers
     is_update = event.operation == "u" or (is_half and old_id is not None)
@@ -195,6 +196,19 @@ def _refuse_hidden_id(event: EnvelopeEvent, layout: Layout) -> None:
             f"an update of {table} came without the old {outside[0]}, which is of its id and not of the event's key",
             expected="rows before with the id, or events whose key has the id",
             remedy=f"make id of {table} the columns of the key, or {_whole_old_rows(event, table)}",
+        )
+
+
+def _refuse_half_id(event: EnvelopeEvent, new_id: Fields, layout: Layout) -> None:
+    """Raises SourceError for an update whose old row shows another id, and not all of it: the old row would stay."""
+    for column in layout.schema.key_columns:
+        pair = [(event.before or {}).get(column.name), new_id.get(column.name)]
+        if None in pair or pair[0] == pair[1] or _is_one(pair, column.type, layout.fields.get(column.name)):
+            continue
+        raise SourceError(
+            f"an update of {layout.table} changed {column.name}, which is of its id, and came without the whole old id",
+            expected="rows before with every column of the id",
+            remedy=_whole_old_rows(event, layout.table),
         )
 
 

@@ -97,6 +97,7 @@ WITHOUT_BEFORE = {
     "an update of a keyless table whose before image is NULL in every column",
     "a delete whose before image is NULL in every column",
 }
+HALF_ID = "an update whose before image has a part of another id"
 BEYOND_AVRO = "a value of Avro beyond its type, such as a date after the year 9999"
 NOT_UTF8 = "a text that is not UTF-8"
 
@@ -107,6 +108,7 @@ def test_poison_rows_give_what_the_page_says_and_the_others_are_applied(tmp_path
     assert page.pop("a file that is damaged, or whose format shows that its end is missing") == ["cannot be read"]
     assert page.pop("a CSV file whose first row lies where the names of its columns belong") == ["has no column"]
     assert page.pop(BEYOND_AVRO) == ["has a value that cannot be read"]
+    assert page.pop(HALF_ID) == ["came without the whole old id"]
     assert page.pop(NOT_UTF8) == ["does not fit the lake's"]
     assert page.keys() - POISON.keys() == WITHOUT_BEFORE
     lines = ["Op,ts,id,name,amount", *POISON.values(), "I,2026-01-01 10:00:00,1,Ada,9.50"]

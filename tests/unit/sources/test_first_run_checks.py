@@ -158,6 +158,15 @@ def test_an_update_that_may_hide_a_change_of_the_id_is_quarantined(
     assert all("came without the old email" in unfit.reason for unfit in found.unfit)
 
 
+@pytest.mark.parametrize(("old", "is_refused"), [({"a": 1, "b": None}, True), ({"a": 2, "b": None}, False)])
+def test_an_update_without_a_key_that_shows_a_part_of_another_id_is_quarantined(
+    old: Row, *, is_refused: bool, tmp_path: Path
+) -> None:
+    update = event({"a": 2, "b": 5}, before=old, operation="u")["value"]
+    found, _ = read(tmp_path, update, table={"id": ["a", "b"], "columns": {"a": "int", "b": "int"}})
+    assert [len(found.changes), len(found.unfit)] == ([0, 1] if is_refused else [1, 0])
+
+
 def settings(**source: Any) -> Settings:
     tables = [{"name": str(ORDERS), "id": ["id"], "columns": {"id": "int", "shop": "int"}}]
     return Settings.model_validate(

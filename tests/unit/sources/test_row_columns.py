@@ -211,6 +211,30 @@ def test_an_update_whose_old_id_is_the_same_in_another_spelling_keeps_its_row(
 
 
 @every_kind
+@pytest.mark.parametrize(
+    ("old", "kept"),
+    [
+        ({"BI_a": 1}, []),
+        ({"BI_a": 1, "BI_b": None}, []),
+        ({"BI_a": 2}, ["u"]),
+        ({"BI_a": "2.0", "BI_b": None}, ["u"]),
+        ({"BI_a": None, "BI_v": "x"}, ["u"]),
+    ],
+)
+def test_a_before_image_with_a_part_of_an_id_is_quarantined_if_it_differs(
+    name: str, write: Write, count: int, tmp_path: Path, old: Mapping[str, Any], kept: list[str]
+) -> None:
+    """The old row could not be found, and would stay."""
+    folder = orders(tmp_path, {"a": "numeric(4,1)", "b": "int", "v": "text"}, key=("a", "b"))
+    row = {"op": "update", "a": "2", "b": 5, "v": "y"}
+    folder.write(f"orders/{name}", write([{**row, **old}] * count))
+    read = folder.read()
+    assert [kind for kind, _ in read.changes] == kept * count
+    assert len(read.unfit) == (0 if kept else count)
+    assert all("changed a, which is of its id, and came without the whole old id" in each.reason for each in read.unfit)
+
+
+@every_kind
 def test_rows_with_an_ignored_operation_are_left_out_and_counted(
     name: str, write: Write, count: int, tmp_path: Path
 ) -> None:
