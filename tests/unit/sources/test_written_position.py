@@ -24,3 +24,11 @@ def test_a_date_is_a_time(text: str, *, begins_with_time: bool) -> None:
 def test_a_date_without_dashes_is_one_where_the_order_begins_with_a_time() -> None:
     day, dashed = (position_in_order(text, ("t",), begins_with_time=True) for text in ("20260101", "2026-01-01"))
     assert day == dashed
+
+
+def test_times_are_compared_however_they_are_written_and_a_date_is_below_every_time_of_its_day() -> None:
+    day, night, *ten = (
+        position_in_order(text, ("t",)).row_version
+        for text in ("2026-01-01", "2026-01-01 00:00:00", "2026-01-01 10:00:00", "2026-01-01T10:00:00Z")
+    )
+    assert day < night < ten[0] == ten[1]
