@@ -1,12 +1,15 @@
 """Finds settings of a Debezium connector that make values wrong, as far as its events show them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import structlog
 
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.tables import Layout
+from cdc_pipeline.types import PLACEHOLDER_TEXTS
 
 log = structlog.get_logger()
 
@@ -14,6 +17,12 @@ _DOUBLE_DIGITS = 17
 """The most digits that a double is written with."""
 _CUT_TIMES = ("org.apache.kafka.connect.data.Time", "org.apache.kafka.connect.data.Timestamp")
 """Of milliseconds, whatever the source's column has."""
+_NUMBERS, _OF_ANY = frozenset({int, Decimal}), frozenset({int, Decimal, str})
+_PRINTED = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:E[+-][0-9]+)?|Infinity")
+"""Numbers as Debezium writes texts of them: no plus before them, and an exponent as Java prints it."""
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)")
+Watched = Sequence[tuple[str, frozenset[type]]]
+"""Columns, each with the types of the values that may still show how the connector is set."""
 
 
 class ConnectorWatch:
@@ -23,28 +32,45 @@ class ConnectorWatch:
     that equals the default may stand for NULL. One NULL in such a column shows that the connector sends NULL.
     `decimal.handling.mode = double`, in events without schemas: a number where the other modes write a text. A number
     with more digits than a double has, or a whole one, shows that the number is exact (`decimal.format = NUMERIC`).
+    `decimal.handling.mode = precise`, in events without schemas: base64 where `string` writes digits. Other values of
+    its column show what base64 is that looks like digits. Such events are refused.
     `time.precision.mode = connect`, in events with schemas: the type of a time.
     """
 
     def __init__(self) -> None:
         self._defaults: dict[str, Mapping[str, object]] = {}
         self._decimals: dict[str, tuple[str, ...]] = {}
+        self._texts: dict[str, tuple[str, ...]] = {}
+        """By table, the columns whose values may be bytes, since none showed yet that they are numbers."""
+        self._are_bytes: dict[tuple[str, str], bool] = {}
+        """By table and column, whether its values are bytes, once one of them showed it."""
         self._settled: set[tuple[str, str]] = set()
         self._layouts: dict[str, Layout] = {}
 
     def look(self, event: EnvelopeEvent, layout: Layout) -> None:
-        """Looks at one event. Costs next to nothing once its table has shown what is to be known."""
+        """Looks at one event. Costs next to nothing once its table has shown what is to be known.
+
+        Raises SourceError for an event with decimals as bytes whose schema is missing.
+        """
         if self._layouts.get(layout.name) is not layout:
             self._layouts[layout.name] = layout
             self._begin(layout)
         if self._defaults:
             self._look_for_null(event, layout.name)
-        if self._decimals and "version" in event.source:
-            self._look_for_double(event, layout.name)
+        if "version" not in event.source:
+            self._texts.pop(layout.name, None)
+        else:
+            if self._decimals:
+                self._look_for_double(event, layout.name)
+            if self._texts.get(layout.name):
+                self._look_for_bytes(event, layout)
 
-    def watched(self, layout: Layout) -> tuple[str, ...] | None:
-        """Returns the columns in which a number may still show how the connector is set; None if every value may."""
-        return None if layout.name in self._defaults else self._decimals.get(layout.name, ())
+    def watched(self, layout: Layout) -> Watched | None:
+        """Returns the columns in which a value may still show how the connector is set; None if every value may."""
+        if layout.name in self._defaults:
+            return None
+        decimals, texts = (columns.get(layout.name, ()) for columns in (self._decimals, self._texts))
+        return [(name, _OF_ANY) for name in texts] + [(name, _NUMBERS) for name in decimals if name not in texts]
 
     def _begin(self, layout: Layout) -> None:
         table = layout.name
@@ -59,6 +85,8 @@ class ConnectorWatch:
         decimals = tuple(column.name for column in layout.schema.columns if column.type.startswith("numeric"))
         if decimals and not layout.fields and (table, "decimal") not in self._settled:
             self._decimals[table] = decimals
+        whole = tuple(column.name for column in layout.schema.columns if column.type == "int8")
+        self._texts[table] = () if layout.fields else self._not_numbers(table, (*decimals, *whole))
 
     def _look_for_milliseconds(self, layout: Layout) -> None:
         cut = [name for name, field in layout.fields.items() if field.get("name") in _CUT_TIMES]
@@ -109,6 +137,35 @@ class ConnectorWatch:
                 )
                 return
 
+    def _look_for_bytes(self, event: EnvelopeEvent, layout: Layout) -> None:
+        table, row = layout.name, event.after or event.before or {}
+        pending = self._texts[table]
+        shown = {(table, name): _is_bytes(row.get(name)) for name in pending}
+        self._are_bytes.update({column: found for column, found in shown.items() if found is not None})
+        self._texts[table] = self._not_numbers(table, pending)
+        if any(self._are_bytes.get((table, name)) and type(row.get(name)) is str for name in self._texts[table]):
+            raise SourceError(
+                f"decimals of {table} come as bytes, without the schema that says their scale",
+                expected="texts (decimal.handling.mode = string, bigint.unsigned.handling.mode = long), or schemas",
+                remedy="change the connector, and have all rows of the table sent again",
+            )
+
+    def _not_numbers(self, table: str, columns: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in columns if self._are_bytes.get((table, name)) is not False)
+
     def _settle(self, table: str, what: str) -> None:
         self._settled.add((table, what))
         (self._defaults if what == "null" else self._decimals).pop(table, None)
+
+
+def _is_bytes(value: object) -> bool | None:
+    """Returns whether a value of a column of numbers shows bytes (True) or numbers (False); None if it shows neither.
+
+    Base64 has neither a point nor a minus, so most texts of numbers are none.
+    """
+    if not isinstance(value, str):
+        return False if type(value) in _NUMBERS else None
+    is_number, is_base64 = (form.fullmatch(value) is not None for form in (_PRINTED, _BASE64))
+    if is_number == is_base64 or value in PLACEHOLDER_TEXTS:
+        return None
+    return is_base64

@@ -57,7 +57,7 @@ class DebeziumDecoder:
     `sequence_by` is empty for ordered files. `last_position` has every registered stream partition. `horizons`: by
     table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set. `alone`:
     whether the whole stream has one partition; by default, whether `last_position` has one. With `sequence_by`, no two
-    events are known to be adjacent, as in a stream of several partitions.
+    events are known to be adjacent, as in a stream of several partitions. `watch`: shared with other decoders.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class DebeziumDecoder:
         horizons: Mapping[TableName, str] = MappingProxyType({}),
         late_by: timedelta | None = None,
         alone: bool | None = None,
+        watch: ConnectorWatch | None = None,
     ) -> None:
         self._tables = tables
         self._sequence_by = tuple(sequence_by)
@@ -84,7 +85,7 @@ class DebeziumDecoder:
         """What stream partitions have of others, until their first lines were added, with which it is registered."""
         self._plain: dict[tuple[int, str], PlainTable] = {}
         self._taken = TakenLines()
-        self._watch = ConnectorWatch()
+        self._watch = watch or ConnectorWatch()
         self._noted: set[tuple[TableName, str]] = set()
 
     def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
@@ -166,9 +167,7 @@ class DebeziumDecoder:
     def add_plain(self, event: EnvelopeEvent, adding: Adding, settings: TableSettings) -> bool:
         """Adds the next event and others after it, if it is like those before it; else it returns False."""
         table = self._plain.get((adding.number, settings.name))
-        if table is None or not self._tables.keeps(table.layout, event):
-            return False
-        return table.add(event, adding, self._taken)
+        return table is not None and self._tables.keeps(table.layout, event) and table.add(event, adding, self._taken)
 
     def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> str | None:
         """Adds the event of a line, or returns why it is skipped. Raises LineRefused if it has to be quarantined."""

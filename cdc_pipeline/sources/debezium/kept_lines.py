@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from cdc_pipeline.record import OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import Decode, Line, debezium_content
 from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
@@ -39,13 +40,18 @@ class KeptLine:
         sequence_by: Sequence[str],
         stream_partitions: Collection[int],
         decode: Decode = debezium_content,
+        watch: ConnectorWatch | None = None,
     ) -> tuple[TableEvents, ...]:
         """Returns the line's events, or the line as an unfit event; nothing if the line is no event of a listed table.
 
-        Versions do not contain the line's position in its file, since here the whole file is this line.
+        Versions do not contain the line's position in its file, since here the whole file is this line. `watch`: knows
+        what other lines show of their connector.
         """
         decoder = DebeziumDecoder(
-            tables=tables, sequence_by=sequence_by, last_position={number: {} for number in stream_partitions}
+            tables=tables,
+            sequence_by=sequence_by,
+            last_position={number: {} for number in stream_partitions},
+            watch=watch,
         )
         decoder.add(self._number, [Line(raw=self._raw, content=decode(self._raw))], 0)
         return decoder.take(self._number)
@@ -70,8 +76,9 @@ class LineDecoder:
     def decode(self, entries: Iterable[QuarantinedText]) -> list[DecodedEvents]:
         """Decodes each line. An event keeps the version that it had when it was quarantined."""
         parts: dict[TableSchema, DecodedEvents] = {}
+        watch = ConnectorWatch()
         for entry in entries:
-            schema, rows, why = self._rows(entry)
+            schema, rows, why = self._rows(entry, watch)
             rows = _with_version(rows, entry.version)
             if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < self.horizon:
                 why = f"it is too late: older than {self.horizon}, below which tombstones may be gone"
@@ -83,7 +90,7 @@ class LineDecoder:
                 part.fitting.append(entry.quarantine_id)
         return list(parts.values())
 
-    def _rows(self, entry: QuarantinedText) -> tuple[TableSchema, pa.Table, str]:
+    def _rows(self, entry: QuarantinedText, watch: ConnectorWatch) -> tuple[TableSchema, pa.Table, str]:
         """Returns the line's schema and rows, and why they cannot be applied ("" if they can)."""
         line = KeptLine(
             entry.payload,
@@ -95,6 +102,7 @@ class LineDecoder:
             sequence_by=self.sequence_by,
             stream_partitions=self.stream_partitions,
             decode=self.decode_line,
+            watch=watch,
         )
         nothing = TableSchema(columns=(), key=())
         if not found:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.changes import PLACEHOLDERS, is_plain
+from cdc_pipeline.sources.debezium.connector_checks import Watched
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.partition import Line
@@ -22,7 +23,6 @@ _FEW = 4
 """So few events are sooner looked at one by one."""
 _WITH_ROWS = frozenset("cru")
 _SIMPLE = frozenset({type(None), bool, str, int, Decimal})
-_NUMBERS = frozenset({int, Decimal})
 _INSERT, _UPDATE = Operation.INSERT, Operation.UPDATE
 Part = tuple[Sequence[Line], int]
 """Lines of one transaction or of a part of it, and the stream position of the transaction."""
@@ -85,12 +85,12 @@ class Adding:
 class PlainTable:
     """A table with an id, whose events are ordered by their places, as its last event in a stream partition left it.
 
-    `watched`: columns in which a number may show how the connector is set. `alone`: as for the decoder.
+    `watched`: as `ConnectorWatch` says. `alone`: as for the decoder.
     """
 
     layout: Layout
     memory: PartitionMemory
-    watched: tuple[str, ...]
+    watched: Watched
     alone: bool
     most: int = 1
     """How many events are looked at next: some times as many as were added last, so that few are looked at in vain."""
@@ -178,7 +178,7 @@ class PlainTable:
             cells = list(map(self.cells, rows))
         except KeyError:
             return False
-        if self.watched and any(type(row[name]) in _NUMBERS for name in self.watched for row in rows):
+        if any(type(row[name]) in types for name, types in self.watched for row in rows):
             return False
         return all(map(_shows, zip(*cells, strict=True))) and (
             "u" not in operations or self._keep_ids(events, rows, keys)
@@ -187,7 +187,7 @@ class PlainTable:
     def _is_plain(self, event: EnvelopeEvent, row: object, before_it: EnvelopeEvent | None) -> bool:
         if event.operation not in _WITH_ROWS or not isinstance(row, dict) or row.keys() != self.layout.known_names:
             return False
-        if any(type(row[name]) in _NUMBERS for name in self.watched):
+        if any(type(row[name]) in types for name, types in self.watched):
             return False
         if event.key is not None and not self.layout.allows((event.key,)):
             return False

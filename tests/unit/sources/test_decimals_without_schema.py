@@ -1,0 +1,124 @@
+"""Decimals that Debezium writes as bytes without their schema (`decimal.handling.mode = precise`, its default)."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.known import KnownTable
+from cdc_pipeline.sources.protocol import UnfitEvent
+from tests.support.change_files import ChangeFolder, Read, json_lines
+from tests.support.debezium_lines import PLACEHOLDER
+
+ORDERS = TableName.parse("shop.public.orders")
+BYTES = "decimals of shop.public.orders come as bytes, without the schema that says their scale"
+MANY = 20
+"""So many events are looked at together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptText:
+    """Implements `QuarantinedText`."""
+
+    quarantine_id: int
+    event: UnfitEvent
+    snapshot_id: None = None
+    created_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    @property
+    def stream_partition(self) -> int:
+        return self.event.stream_partition
+
+    @property
+    def version(self) -> str:
+        return self.event.version
+
+    @property
+    def payload(self) -> Any:
+        return self.event.payload
+
+
+def orders(folder: Path, type_: str = "numeric(12,2)") -> ChangeFolder:
+    table = {"name": str(ORDERS), "id": ["id"], "columns": {"id": "int", "price": type_}}
+    return ChangeFolder(folder=folder, source={"format": "debezium"}, tables=[table])
+
+
+def read(orders: ChangeFolder, values: Sequence[object], *, is_of_debezium: bool = True) -> Read:
+    source = {"connector": "mysql", "db": "shop", "schema": "public", "table": "orders"}
+    if is_of_debezium:
+        source["version"] = "3.4.0.Final"
+    orders.write(
+        "1.jsonl",
+        json_lines(
+            [
+                {"op": "c", "before": None, "after": {"id": number, "price": value}, "source": source}
+                for number, value in enumerate(values)
+            ]
+        ),
+    )
+    return orders.read()
+
+
+def prices(found: Read) -> list[str]:
+    return [str(row["price"]) for _, row in found.changes]
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (["Ag==", "1234"], []),
+        (["+123", "1234"], []),
+        (["12e4", "1e23", "12E4"], []),
+        (["9.50", "1234", "1E+5", "-3"], ["9.50", "1234.00", "100000.00", "-3.00"]),
+        (["1234", "9.50"], ["1234.00", "9.50"]),
+        ([None, "Ag==", "9.50", "1234"], ["None", "9.50", "1234.00"]),
+    ],
+    ids=["bytes", "plus", "exponents", "texts", "texts at last", "changed"],
+)
+def test_bytes_are_quarantined_also_those_that_look_like_numbers_until_a_number_shows_texts(
+    values: list[str | None], kept: list[str], count: int, tmp_path: Path
+) -> None:
+    with capture_logs() as logs:
+        found = read(orders(tmp_path), [value for value in values for _ in range(count)])
+    assert prices(found) == [text for text in kept for _ in range(count)]
+    assert len(found.unfit) == (len(values) - len(kept)) * count
+    assert all(BYTES in each.reason for each in found.unfit)
+    assert [log["event"] for log in logs if log["log_level"] == "error"] == [
+        "the table's lines are quarantined"
+    ] * bool(found.unfit)
+
+
+def test_bytes_of_an_unsigned_number_are_quarantined_likewise(tmp_path: Path) -> None:
+    found = read(orders(tmp_path, "bigint"), ["Ag==", "1234", 5, "1234"])
+    assert prices(found) == ["5", "1234"]
+    assert [BYTES in each.reason for each in found.unfit] == [True, True]
+
+
+def test_a_placeholder_and_infinity_are_no_bytes(tmp_path: Path) -> None:
+    found = read(orders(tmp_path, "numeric"), ["Infinity", b64encode(PLACEHOLDER.encode()).decode(), "1234"])
+    assert prices(found) == ["Infinity", "None", "1234"]
+
+
+def test_texts_that_debezium_did_not_write_are_what_they_say(tmp_path: Path) -> None:
+    found = read(orders(tmp_path), ["Ag==", "+123", "12e4"], is_of_debezium=False)
+    assert prices(found) == ["123.00", "120000.00"]
+    assert "does not fit the lake's" in found.unfit[0].reason
+
+
+def test_bytes_that_look_like_numbers_stay_in_quarantine_beside_others(tmp_path: Path) -> None:
+    """Bytes alone show what the others are."""
+    folder = orders(tmp_path)
+    kept = [
+        KeptText(quarantine_id=number, event=each) for number, each in enumerate(read(folder, ["Ag==", "1234"]).unfit)
+    ]
+    (decoded,) = folder.opened().decode_quarantined(
+        KnownTable(name=ORDERS, source_id=0, key=("id",), published_as=""), kept, columns=(), stream_partitions=[0]
+    )
+    assert (decoded.fitting, sorted(decoded.refused)) == ([], [0, 1])
