@@ -246,7 +246,7 @@ class DeltaLog:
     def checkpoint_rows(self) -> int:
         """Returns the number of rows that the log names for its last checkpoint; 0 if it names none."""
         last = self._last_checkpoint()
-        return 0 if last is None else int(last.get("size", 0))
+        return 0 if last is None else int(last.get("size") or 0)
 
     def _start(self, known: int | None) -> int | None:
         """Returns a version that exists; None if there is no table."""

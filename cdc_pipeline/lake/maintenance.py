@@ -75,14 +75,13 @@ def checkpoint_when_due(
     """
     configuration = configuration_of(state.metadata)
     interval = int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
-    least = _versions_between_checkpoints(state)
-    if state.version - max(state.checkpoint, 0) < least:
+    if state.version - max(state.checkpoint, 0) < _versions_between_checkpoints(state):
         return
     now, retention = clock(), file_retention(configuration)
     try:
         state.checkpoint, _ = log.checkpoint_before(state.version)
-        least = max(least, interval * (1 + log.checkpoint_rows() // _ROWS_PER_INTERVAL))
-        if state.version - max(state.checkpoint, 0) < least:
+        state.checkpoint_rows = log.checkpoint_rows()
+        if state.version - max(state.checkpoint, 0) < _versions_between_checkpoints(state):
             return
         if retention is None or any(name in configuration for name in _LEFT_TO_DELTA):
             state.checkpoints_by_delta = True
@@ -97,7 +96,8 @@ def checkpoint_when_due(
 
 def _versions_between_checkpoints(state: LakeTableState) -> int:
     interval = int(configuration_of(state.metadata).get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
-    return interval * (1 + len(state.files) // _FILES_PER_INTERVAL)
+    more = max(len(state.files) // _FILES_PER_INTERVAL, state.checkpoint_rows // _ROWS_PER_INTERVAL)
+    return interval * (1 + more)
 
 
 def _write_checkpoint(
@@ -209,7 +209,8 @@ def clean_log(store: ObjectStore, log: DeltaLog, state: LakeTableState, now: dat
     young = bisect_left(range(oldest, latest + 1), cutoff, key=lambda version: _time_of(log, version))
     last_expired = oldest + young - 1
     if last_expired - oldest < _versions_between_checkpoints(state):
-        return 0  # the oldest version is the checkpoint that the last clean-up kept
+        state.cleaned_before = cutoff  # the oldest version is the checkpoint that the last clean-up kept
+        return 0
     kept_from, _ = log.checkpoint_before(last_expired)
     with step(on_step, "lake_log.clean"):
         expired = [found.key for found in store.list_prefix(log.folder) if _version_of(found.key) < kept_from]

@@ -60,15 +60,14 @@ from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
 
-LONGEST_IDLE = timedelta(minutes=10)
+LONGEST_IDLE = timedelta(minutes=30)
 """The Spark server ends a session that was idle for an hour. The next call in that session would fail."""
 
 
 class SparkLake:
     """The lake on Spark and Delta, for one thread: a Spark session must not be used by two.
 
-    `open_session` is called when Spark is first needed, and again after the session was lost or idle for long. Reading
-    a fence needs no Spark. `seconds`: a clock of the seconds that a session is idle.
+    `open_session` is called when Spark is first needed, and again after the session was lost or idle for long.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class SparkLake:
         rows_without_spark: int = 0,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seconds, self._used_at, self._calls_under_way = seconds, seconds(), 0
+        self._seconds, self._used_at, self._calls_under_way, self._is_used = seconds, seconds(), 0, False
         self._way = upsert
         self._rows_without_spark = rows_without_spark
         self._states = LakeTableStates()
@@ -97,7 +96,7 @@ class SparkLake:
     @property
     def session(self) -> SparkSession:
         self._end_idle_session()
-        self._used_at = self._seconds()
+        self._used_at, self._is_used = self._seconds(), True
         if self._opened is None or self._opened.client.is_closed:  # a clean-up that failed closes it
             self._opened = self._open_session()
         return self._opened
@@ -280,7 +279,7 @@ class SparkLake:
     def _calls(self, doing: str) -> Iterator[None]:
         """Raises Spark's errors as LakeError. A call whose session is lost fails; the next call opens a new session."""
         self._end_idle_session()
-        self._calls_under_way += 1
+        self._calls_under_way, self._is_used = self._calls_under_way + 1, False
         try:
             with spark_calls(doing):
                 yield
@@ -291,7 +290,8 @@ class SparkLake:
             raise
         finally:
             self._calls_under_way -= 1
-            self._used_at = self._seconds()
+            if self._is_used:  # some calls need no Spark
+                self._used_at = self._seconds()
 
     def _log(self, table: LakeTable) -> DeltaLog:
         return DeltaLog(self._store, lake_key(table.name))

@@ -26,11 +26,13 @@ class LakeTableState:
     `info`: the commitInfo of `version`, which shows whether the table was replaced. `checkpoint`: the version of the
     last checkpoint that is known; -1 if there is none. `looked_at`: the version at which this process last looked for
     files that have decayed; -1 if it did not. `checkpoints_by_delta`: only Delta can write checkpoints of this log.
+    `checkpoint_rows`: of that checkpoint, as far as this process has looked.
     `cleaned_before`: this process deleted what had expired by then from the log.
     """
 
     version: int
     checkpoint: int = -1
+    checkpoint_rows: int = 0
     looked_at: int = -1
     info: Action = field(default_factory=dict)
     metadata: Action = field(default_factory=dict)

@@ -86,7 +86,7 @@ def test_expired_commits_are_deleted_up_to_the_checkpoint_that_the_rest_needs(
     for of_process in (state, of_another_process):
         assert clean_log(unlisted, DeltaLog(unlisted, TABLE), of_process, now + DAY / 2, no_step) == 0
     with pytest.raises(KilledError):
-        clean_log(unlisted, DeltaLog(unlisted, TABLE), state, now + 3 * DAY, no_step)
+        clean_log(unlisted, DeltaLog(unlisted, TABLE), of_another_process, now + 3 * DAY, no_step)
     state.metadata["configuration"]["delta.enableExpiredLogCleanup"] = "false"
     assert clean_log(store, log, state, now + 90 * DAY, no_step) == 0
 
