@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from cdc_pipeline.record import TableName
+
 _PARTS = 3
 _WILD = frozenset("*?[")
 
@@ -30,5 +32,14 @@ def still_matching(names: Collection[str], include: Iterable[object], settings: 
 
 
 def _is_any(name: str, patterns: Collection[str]) -> bool:
-    parts = name.split(".")
+    parts = _parts(name)
     return any(all(map(fnmatchcase, parts, pattern.split("."))) for pattern in patterns)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Returns the parts without quotes, of which one may have a dot. A name that is none is left to validation."""
+    try:
+        table = TableName.parse(name)
+    except ValueError:
+        return tuple(name.split("."))
+    return table.database, table.schema, table.table

@@ -33,6 +33,21 @@ def test_each_part_of_a_name_matches_its_own_part(include: list[str], exclude: l
     assert list(matching(NAMES, include=include, exclude=exclude)) == found
 
 
+@pytest.mark.parametrize(
+    ("include", "exclude", "found"),
+    [
+        (["shop.app.*"], ["shop.app.audit*"], []),
+        (["shop.app.*"], ["shop.app.audit"], ['shop.app."audit.log"']),
+        (["shop.app.audit?log"], [], ['shop.app."audit.log"']),
+        (["shop.my?app.l*"], [], ['shop."my.app".log']),
+        (["shop.app.audit"], [], []),
+    ],
+)
+def test_a_part_with_a_dot_matches_as_a_whole(include: list[str], exclude: list[str], found: list[str]) -> None:
+    names = ['shop.app."audit.log"', 'shop."my.app".log']
+    assert list(matching(names, include=include, exclude=exclude)) == found
+
+
 @pytest.mark.parametrize("pattern", ["orders", "shop.*", "*.public.orders", "shop..orders", "a.b.c.d"])
 def test_a_pattern_has_three_parts_and_a_plain_database(pattern: str) -> None:
     with pytest.raises(ValueError, match="is not of the form"):
