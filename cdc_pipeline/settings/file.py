@@ -61,7 +61,7 @@ def parse_settings(
         )
     named = {str(key): value for key, value in document.items()}
     if _FOLDER in named:
-        raise _refused(_unknown_key(path, root, (_FOLDER,), _known_keys(())))
+        raise _refused(_unknown_key(_place(path, root, (_FOLDER,)), (_FOLDER,), _known_keys(())))
     overridden = _overlay(named, _environment_values(environment))
     include = overridden.get("include")
     if include and isinstance(include, list | set):
@@ -219,11 +219,11 @@ def _place(path: Path, root: yaml.Node, key_path: KeyPath) -> str:
     return f"{path} line {_line_of(root, key_path)}"
 
 
-def _unknown_key(path: Path, root: yaml.Node, key_path: KeyPath, known: Sequence[str]) -> str:
+def _unknown_key(where: str, key_path: KeyPath, known: Sequence[str]) -> str:
     shown = ".".join(str(part) for part in key_path)
     close = difflib.get_close_matches(str(key_path[-1]), known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
-    return f"{_place(path, root, key_path)}: the key {shown!r} is unknown; {hint}"
+    return f"{where}: the key {shown!r} is unknown; {hint}"
 
 
 def _wording(path: Path, root: yaml.Node, environment: Mapping[str, str], detail: ErrorDetails) -> str:
@@ -231,7 +231,7 @@ def _wording(path: Path, root: yaml.Node, environment: Mapping[str, str], detail
     shown = ".".join(str(part) for part in key_path)
     where = _variable(environment, key_path) or _place(path, root, key_path)
     if detail["type"] == "extra_forbidden":
-        return _unknown_key(path, root, key_path, _known_keys(detail["loc"][:-1]))
+        return _unknown_key(where, key_path, _known_keys(detail["loc"][:-1]))
     if detail["type"] == "missing":
         return f"{where}: {shown!r} is missing; add it"
     if detail["type"] == "union_tag_not_found":

@@ -190,6 +190,9 @@ def test_a_mistake_in_a_variable_names_the_variable_and_not_a_line_of_the_file()
     assert "the variable cdc_worker__slots: worker.slots: 'x' is not a whole number" in found
     assert "the variable CDC_SOURCE__SLOT: source.slot: 'A' does not match" in found
     assert "the variable CDC_KEEP: keep: a mapping of keys to values has to stand here" in found
+    for variable, value in (("CDC_SOURCE__SLOTT", "x"), ("CDC_SOURCE", '{"slott": "x"}')):
+        found = refusal(WHOLE, {variable: value})
+        assert f"the variable {variable}: the key 'source.slott' is unknown; did you mean 'slot'?" in found
 
 
 def test_a_mistake_beside_what_a_variable_sets_names_the_line_of_the_file() -> None:
