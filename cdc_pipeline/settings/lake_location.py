@@ -50,6 +50,12 @@ def check_lake(url: str, beside: Path) -> None:
     check_location(url)
     if is_on_s3(url):
         return
+    if url.startswith(("~", "$")) or "${" in url:
+        message = (
+            "no '~' and no variable is replaced in a lake: write the folder's own name, with ./ before it if it begins"
+            " with '~' or '$'"
+        )
+        raise ValueError(message)
     folder = unquote(urlsplit(url).path) if url.startswith("file://") else url
     if not normpath(beside / folder).strip("/"):
         message = "the root of all folders cannot be a lake: name a folder below it"

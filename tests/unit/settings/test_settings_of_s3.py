@@ -54,6 +54,12 @@ def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, word
         ("'file:///data/a?b'", "line 2: lake: the lake has a '?' or '#'"),
         ('"a\\0b"', "line 2: lake: a location with the character NUL cannot exist"),
         ("file:///data/a%00b", "line 2: lake: a location with the character NUL cannot exist"),
+        ("~/lake", "line 2: lake: no '~' and no variable is replaced in a lake: write the folder's own name"),
+        ("~ann/lake", "line 2: lake: no '~' and no variable is replaced in a lake"),
+        ("$HOME/lake", "line 2: lake: no '~' and no variable is replaced in a lake"),
+        ("'${LAKE}'", "line 2: lake: no '~' and no variable is replaced in a lake"),
+        ("/data/${STAGE}/lake", "line 2: lake: no '~' and no variable is replaced in a lake"),
+        ("file:///data/${STAGE}", "line 2: lake: no '~' and no variable is replaced in a lake"),
     ],
 )
 def test_a_folder_that_would_be_another_one_is_no_lake(lake: str, words: str) -> None:
