@@ -12,6 +12,7 @@ from cdc_pipeline.errors import SetupError
 
 ACCOUNT_NAME = "cdc"
 ALREADY_THERE = 9
+ENTERED = 0o711
 ROOT_STATE_FOLDER = Path("/var/lib/cdc-pipeline")
 
 
@@ -25,13 +26,21 @@ class Account:
         os.chown(folder, self.user_id, self.group_id)
 
 
+def create_reachable(folder: Path) -> None:
+    """Creates the folder and its missing parents. Every account may enter them, whatever the umask of this process."""
+    for path in (*reversed(folder.parents), folder):
+        if not path.exists():
+            path.mkdir(mode=0o755, exist_ok=True)
+            path.chmod(path.stat().st_mode | ENTERED)
+
+
 def server_account() -> Account | None:
     """None if this process is unprivileged. As root: the system account `cdc`, which is created if it is missing."""
     if os.geteuid() != 0:
         return None
     entry = _find_account()
     if entry is None:
-        ROOT_STATE_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+        create_reachable(ROOT_STATE_FOLDER)
         with (ROOT_STATE_FOLDER / "account.lock").open("w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             if _find_account() is None:

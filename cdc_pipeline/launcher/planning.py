@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from cdc_pipeline.launcher.account import ROOT_STATE_FOLDER, Account, can_reach, server_account
+from cdc_pipeline.launcher.account import ROOT_STATE_FOLDER, Account, can_reach, create_reachable, server_account
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.launcher.deployment import this_machine
 from cdc_pipeline.launcher.java import require_java
@@ -55,7 +55,7 @@ def _server_folder(home: Path, account: Account | None) -> Path:
     if can_reach(account, home):
         folder.mkdir()
         return folder
-    ROOT_STATE_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+    create_reachable(ROOT_STATE_FOLDER)
     elsewhere = Path(tempfile.mkdtemp(prefix="postgres-", dir=ROOT_STATE_FOLDER))
     folder.unlink(missing_ok=True)
     folder.symlink_to(elsewhere)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from cdc_pipeline.launcher.account import Account, may, server_account
+from cdc_pipeline.launcher.account import Account, create_reachable, may, server_account
 from cdc_pipeline.launcher.project import PROJECT
 
 ROOT = 0
@@ -58,7 +58,8 @@ def become_account(folders: Sequence[Path], *, reached: Iterable[Path] = (), say
         return
     for folder in folders:
         if folder not in old:
-            folder.mkdir(mode=MODE if folder == home else LAKE_MODE, parents=True)
+            create_reachable(folder.parent)
+            folder.mkdir(mode=MODE if folder == home else LAKE_MODE)
             account.take(folder)
     _become(account, home)
     say(f"started as root: everything runs as the account {name}, which owns {home} now")

@@ -44,6 +44,18 @@ assert os.geteuid() == 0
 subprocess.run([sys.executable, "-m", "cdc_pipeline", "sql", "partitions"], check=True)
 """
 
+WITH_A_CLOSED_MASK = """
+import os
+from pathlib import Path
+from cdc_pipeline.launcher.rights import become_account
+os.umask(0o077)
+made = [Path("a/b/home").absolute(), Path("c/d/lake").absolute()]
+become_account(made, say=print)
+for folder in made:
+    (folder / "file").touch()
+print("wrote as", os.geteuid())
+"""
+
 
 def closed_ancestor(*paths: Path) -> str:
     """The folder that keeps other users from the first of them, if there is one."""
@@ -68,22 +80,7 @@ def everything_in(folder: Path) -> Iterator[Path]:
 
 @needs_root
 def test_all_that_root_starts_runs_as_the_account_to_whom_everything_that_was_made_belongs(place: Path) -> None:
-    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0:
-        pytest.skip("needs to mount")
-    programs = [Path(sys.base_prefix), PROJECT]
-    closed = closed_ancestor(*programs)
-    keep = place.parent / "keep"
-    keep.mkdir()
-    inside = [str(path) for path in programs if closed and path.is_relative_to(closed)]
-    command = ["unshare", "--mount", "sh", "-c", WITH_AN_OPEN_PYTHON, "sh", closed, str(keep), str(place), *inside]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CDC_", "TMPDIR"))}
-    ended = subprocess.run(
-        command,
-        env=environment | {"PYTHON": sys.executable, "SCRIPT": FIRST_AND_LATER, "PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_with_an_open_python(place, FIRST_AND_LATER)
     assert ended.returncode == 0, ended.stderr + ended.stdout
     assert ended.stdout.startswith(
         f"started as root: everything runs as the account {ACCOUNT_NAME}, which owns {place}"
@@ -94,6 +91,33 @@ def test_all_that_root_starts_runs_as_the_account_to_whom_everything_that_was_ma
     assert owners == {getpwnam(ACCOUNT_NAME).pw_uid}
     assert (place / ".cdc" / "postgres" / "data").is_dir()
     assert (place / "lake").stat().st_mode & 0o777 == 0o750
+
+
+@needs_root
+def test_the_account_reaches_what_was_made_for_it_whatever_the_mask_of_root(place: Path) -> None:
+    ended = run_with_an_open_python(place, WITH_A_CLOSED_MASK)
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    assert f"wrote as {getpwnam(ACCOUNT_NAME).pw_uid}" in ended.stdout
+    assert (place / "a").stat().st_mode & 0o777 == 0o711
+
+
+def run_with_an_open_python(place: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0:
+        pytest.skip("needs to mount")
+    programs = [Path(sys.base_prefix), PROJECT]
+    closed = closed_ancestor(*programs)
+    keep = place.parent / "keep"
+    keep.mkdir()
+    inside = [str(path) for path in programs if closed and path.is_relative_to(closed)]
+    command = ["unshare", "--mount", "sh", "-c", WITH_AN_OPEN_PYTHON, "sh", closed, str(keep), str(place), *inside]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CDC_", "TMPDIR"))}
+    return subprocess.run(
+        command,
+        env=environment | {"PYTHON": sys.executable, "SCRIPT": script, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @needs_root
