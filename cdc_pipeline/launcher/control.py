@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from cdc_pipeline.errors import SetupError
+from cdc_pipeline.errors import SettingsError, SetupError
 from cdc_pipeline.launcher.launch import log_end
 from cdc_pipeline.launcher.marked import SUPERVISOR, end_marked, marked, marks
 from cdc_pipeline.launcher.planning import plan
@@ -38,6 +38,7 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, lat
 
     If they run already, it only waits until they are healthy: whatever happens then, they go on.
     `on_states` is called after each change of their states. `later`: names of processes that it does not wait for.
+    Raises SettingsError if they run for another pipeline.yml.
     """
     installation = open_installation(home)
     with exclusive(home / "up.lock"):
@@ -47,6 +48,7 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, lat
                 installation, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
                 start_and_wait(installation, described, on_states, later)
         else:
+            _check_runs_for(config, installation)
             _wait(installation, on_states, later, LONGEST_SILENCE)
     return endpoints_of(settings, installation)
 
@@ -114,6 +116,17 @@ def process_states(home: Path) -> list[ProcessState]:
         )
         for state in seen
     ]
+
+
+def _check_runs_for(config: Path, installation: Installation) -> None:
+    environments = [process["environment"] for process in json.loads(installation.plan.read_text(encoding="utf-8"))]
+    planned = next((found["CDC_CONFIG"] for found in environments if "CDC_CONFIG" in found), None)
+    if planned is not None and Path(planned).resolve() != config.resolve():
+        raise SettingsError(
+            f"the state folder {installation.home} runs {planned}",
+            expected=f"no other pipeline in the state folder of {config}",
+            remedy="set CDC_HOME to another folder, or run `cdc down` first",
+        )
 
 
 def _document(process: Process) -> dict[str, object]:

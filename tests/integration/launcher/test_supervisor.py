@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import SetupError
+from cdc_pipeline.errors import SettingsError, SetupError
 from cdc_pipeline.launcher.control import MANY_FAILURES, OnStates, down, is_up, process_states, start_and_wait, up
 from cdc_pipeline.launcher.health import heartbeat_url
 from cdc_pipeline.launcher.launch import LONGEST_LOG_BYTES
@@ -199,6 +199,17 @@ def test_an_up_that_finds_a_running_installation_ends_none_of_it(
     assert (state_of(installation, "web").pid, state_of(installation, "web").condition) == (before, Condition.HEALTHY)
     ends.unlink()
     assert eventually(lambda: state_of(installation, "consumer").condition is Condition.HEALTHY)
+
+
+def test_an_up_for_another_file_than_the_one_that_runs_is_refused(installation: Installation) -> None:
+    folder = installation.home.parent
+    consumer = replace(script("consumer", FOREVER), environment={"CDC_CONFIG": str(folder / "pipeline.yml")})
+    start_and_wait(installation, (consumer,), quietly)
+    (folder / "same.yml").symlink_to("pipeline.yml")
+    up(shop_settings(folder), config=folder / "same.yml", home=installation.home, on_states=quietly)
+    with pytest.raises(SettingsError, match=r"runs .*/pipeline\.yml; .*other\.yml.*CDC_HOME"):
+        up(shop_settings(folder), config=folder / "other.yml", home=installation.home, on_states=quietly)
+    assert is_up(installation)
 
 
 def test_down_ends_descendants_that_ignore_it_also_when_the_supervisor_was_killed(installation: Installation) -> None:
