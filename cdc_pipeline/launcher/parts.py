@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.launcher.control import failure, is_up, process_states
+from cdc_pipeline.launcher.control import failure, process_states
 from cdc_pipeline.launcher.health import is_healthy
-from cdc_pipeline.launcher.marked import marked
+from cdc_pipeline.launcher.marked import SUPERVISOR, marked
 from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.launcher.processes import DATABASES, POSTGRES, SPARK, Process, with_dependencies
 from cdc_pipeline.launcher.supervisor import launcher
@@ -31,6 +31,7 @@ def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[st
 
     Only missing processes are started; `postgres` includes its databases. The last command that leaves the block ends
     what commands have started. Processes of the stack itself know every server by URL, so nothing is embedded for them.
+    Raises SetupError if one of them runs without its supervisor.
     """
     installation = open_installation(home)
     wanted = _embedded(settings, parts)
@@ -38,10 +39,12 @@ def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[st
         yield endpoints_of(settings, installation)
         return
     with ExitStack() as started, one_user(installation) as users:
-        if is_up(installation):
+        alive = set(marked(installation.identity).values())
+        if SUPERVISOR in alive:
             users.close()
             _wait_until(lambda: _are_ready(home, wanted), installation, "the stack")
         else:
+            _refuse_left_over(alive & wanted)
             installation = _start_missing(settings, config, installation, wanted, started)
         yield endpoints_of(settings, installation)
 
@@ -52,6 +55,16 @@ def _embedded(settings: Settings, parts: frozenset[str]) -> frozenset[str]:
     if not settings.embeds_source and settings.metadata_store != EMBEDDED:
         wanted -= {POSTGRES, DATABASES}
     return wanted if settings.spark == EMBEDDED else wanted - {SPARK}
+
+
+def _refuse_left_over(left: set[str]) -> None:
+    """A second server on the same data would get another port, which would be stored."""
+    if left:
+        raise SetupError(
+            f"{' and '.join(sorted(left))} of this installation runs without its supervisor",
+            expected="processes that `cdc up` keeps running, or none of them",
+            remedy="wait for a `cdc down` that is at work; otherwise run `cdc up`",
+        )
 
 
 def _start_missing(

@@ -15,9 +15,11 @@ import pytest
 
 from cdc_pipeline.errors import LeaseBusy, SetupError
 from cdc_pipeline.launcher.control import up
+from cdc_pipeline.launcher.marked import marks
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.postgres import is_accepting
 from cdc_pipeline.launcher.users import one_user
+from cdc_pipeline.settings.installation.ports import is_listening
 from cdc_pipeline.settings.installation.state import open_installation
 from tests.support.eventually import eventually
 from tests.support.shop_settings import shop_settings
@@ -134,6 +136,24 @@ def test_a_server_that_dies_while_it_is_waited_for_is_named_at_once(tmp_path: Pa
             running(settings, config=config, home=home, parts=POSTGRES),
         ):
             pass
+
+
+def test_a_command_starts_no_second_server_beside_that_of_a_supervisor_that_is_gone(tmp_path: Path, home: Path) -> None:
+    settings, config, installation = shop_settings(tmp_path), tmp_path / "pipeline.yml", open_installation(home)
+    port = installation.ports["postgres"]
+    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+    environment = os.environ | marks(installation.identity, "postgres")
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as left:
+        try:
+            assert eventually(lambda: is_listening(port))
+            with (
+                pytest.raises(SetupError, match=r"postgres of .* runs without its supervisor; .*run `cdc up`"),
+                running(settings, config=config, home=home, parts=POSTGRES),
+            ):
+                pass
+        finally:
+            left.kill()
+    assert open_installation(home).ports == installation.ports
 
 
 def test_up_refuses_while_a_command_has_servers_of_its_own(tmp_path: Path, home: Path) -> None:
