@@ -1,6 +1,7 @@
 """Airflow's settings as environment variables: LocalExecutor, a database of its own, only loopback."""
 
 from cdc_pipeline.launcher.deployment import TASK_SLOTS_VARIABLE, Deployment
+from cdc_pipeline.settings.installation.endpoints import WITHOUT_TLS
 
 ADMINISTRATOR = "admin"
 LONGEST_IDLE_TRANSACTION = "30s"
@@ -32,8 +33,8 @@ def airflow_environment(deployment: Deployment) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMINISTRATOR}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": passwords_file(deployment.home),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}"
-        f"?options=-cidle_in_transaction_session_timeout={LONGEST_IDLE_TRANSACTION}",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database}",
+        f"?{WITHOUT_TLS}&options=-cidle_in_transaction_session_timeout={LONGEST_IDLE_TRANSACTION}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database}?ssl=disable",
         "AIRFLOW__API__HOST": deployment.listen,
         "AIRFLOW__API__PORT": str(deployment.ports["airflow"]),
         "AIRFLOW__API__BASE_URL": url,

@@ -130,9 +130,10 @@ def make_template(template: Path, environment: Mapping[str, str]) -> None:
             url = server.url(AIRFLOW_DATABASE)
             own = {"AIRFLOW_HOME": str(folder), DATABASE_VARIABLE: url.replace("postgresql:", "postgresql+psycopg2:")}
             own["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-            _run([*_MIGRATE], {**environment, **own})
+            plainly = {**environment, "PGSSLMODE": "disable", "PGCHANNELBINDING": "disable"}
+            _run([*_MIGRATE], {**plainly, **own})
             words = [*_DUMP, f"--port={server.port}"]
-            dump = _run([str(server.program("pg_dump")), *words], {**environment, "PGPASSWORD": server.password})
+            dump = _run([str(server.program("pg_dump")), *words], {**plainly, "PGPASSWORD": server.password})
         lines = (line for line in dump.splitlines() if not line.startswith(_IN_PSQL))
         unfinished = template.with_suffix(f".{os.getpid()}.unfinished")
         unfinished.write_text("\n".join(lines), encoding="utf-8")

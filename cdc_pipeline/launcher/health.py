@@ -1,6 +1,6 @@
 """Whether a process is healthy, described by a URL.
 
-postgresql://…              accepts a connection
+postgresql://…              accepts a connection without TLS
 http2://host:port           answers the first frame of HTTP/2, as a gRPC server does
 http://host/path            answers 200
 http://host/path#part       answers 200, and its JSON reports `part` as healthy
@@ -85,7 +85,10 @@ def _as_health(*, answers: bool) -> Health:
 
 def _of_postgres(url: str) -> Health:
     try:
-        psycopg2.connect(url, connect_timeout=TIMEOUT_SECONDS).close()
+        connection = psycopg2.connect(
+            url, connect_timeout=TIMEOUT_SECONDS, sslmode="disable", channel_binding="disable"
+        )
+        connection.close()
     except psycopg2.OperationalError as error:
         return Health.UNKNOWN if "FATAL" in str(error) else Health.SILENT
     return Health.HEALTHY

@@ -154,9 +154,14 @@ def _run(server: PostgresServer, command: list[str]) -> subprocess.CompletedProc
     )
 
 
+def _connect_plainly(url: str, *, timeout_seconds: int = 0) -> extensions.connection:
+    """Connects to an embedded server, which has no TLS, also if a variable of libpq asks for it. 0: waits forever."""
+    return psycopg2.connect(url, connect_timeout=timeout_seconds, sslmode="disable", channel_binding="disable")
+
+
 def is_accepting(url: str) -> bool:
     try:
-        psycopg2.connect(url, connect_timeout=2).close()
+        _connect_plainly(url, timeout_seconds=2).close()
     except psycopg2.OperationalError:
         return False
     return True
@@ -180,8 +185,8 @@ def create_database(url: str, database: str) -> None:
 
 @contextmanager
 def autocommitting(url: str) -> Iterator[extensions.connection]:
-    """Opens a connection with a transaction per statement, and closes it after the block."""
-    with closing(psycopg2.connect(url)) as connection:
+    """Opens a connection to an embedded server with a transaction per statement, and closes it after the block."""
+    with closing(_connect_plainly(url)) as connection:
         connection.autocommit = True
         yield connection
 

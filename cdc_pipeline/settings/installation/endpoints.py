@@ -19,6 +19,8 @@ PASSWORD_VARIABLES = {
     SOURCE_ROLE: "CDC_SOURCE_PASSWORD",
 }
 """Role that owns an embedded database -> variable from which the process that creates the role reads its password."""
+WITHOUT_TLS = "sslmode=disable&channel_binding=disable"
+"""Embedded servers have no TLS. PGSSLMODE or PGCHANNELBINDING may ask for it, for the sake of another server."""
 RESERVED = (METADATA_DATABASE, AIRFLOW_DATABASE, "postgres", "template0", "template1")
 
 
@@ -26,6 +28,7 @@ RESERVED = (METADATA_DATABASE, AIRFLOW_DATABASE, "postgres", "template0", "templ
 class Endpoints:
     """URLs of PostgreSQL begin with `postgresql://`, without a driver's name. A source of files has the URL "".
 
+    `airflow_database_url`: without parameters, whose names differ between Airflow's two drivers.
     `airflow_password`: of the user `admin` of an embedded Airflow; empty if unknown.
     """
 
@@ -42,10 +45,10 @@ def endpoints(settings: Settings, home: Path) -> Endpoints:
 
 
 def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
-    def embedded(database: str) -> str:
+    def embedded(database: str, query: str = f"?{WITHOUT_TLS}") -> str:
         role, port = role_of(database), installation.ports["postgres"]
         password = quote(role_passwords(installation)[role])
-        return f"postgresql://{role}:{password}@{LOOPBACK}:{port}/{quote(database)}"
+        return f"postgresql://{role}:{password}@{LOOPBACK}:{port}/{quote(database)}{query}"
 
     source_url = embedded(source_database(settings)) if settings.embeds_source else settings.source.url
     return Endpoints(
@@ -53,7 +56,7 @@ def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
         metadata_store_url=embedded(METADATA_DATABASE)
         if settings.metadata_store == EMBEDDED
         else settings.metadata_store,
-        airflow_database_url=embedded(AIRFLOW_DATABASE),
+        airflow_database_url=embedded(AIRFLOW_DATABASE, query=""),
         spark_url=embedded_spark(f"{LOOPBACK}:{installation.ports['spark']}", installation.spark_token)
         if settings.spark == EMBEDDED
         else settings.spark,

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -23,6 +23,7 @@ from cdc_pipeline.settings.installation.ports import is_listening
 from cdc_pipeline.settings.installation.state import open_installation
 from tests.support.eventually import eventually
 from tests.support.shop_settings import shop_settings
+from tests.support.streams import database_of
 
 POSTGRES = frozenset({"postgres"})
 ANOTHER_COMMAND = """
@@ -40,7 +41,9 @@ STARTS_FOR_SECONDS = 5
 
 
 @contextmanager
-def another_command(folder: Path, home: Path, *, at_work: bool = True) -> Iterator["subprocess.Popen[str]"]:
+def another_command(
+    folder: Path, home: Path, *, at_work: bool = True, environment: Mapping[str, str] = os.environ
+) -> Iterator["subprocess.Popen[str]"]:
     """At work with the embedded servers until it reads a line; `at_work`: when the block begins."""
     command = [sys.executable, "-c", ANOTHER_COMMAND, str(folder), str(home)]
     with subprocess.Popen(
@@ -49,7 +52,7 @@ def another_command(folder: Path, home: Path, *, at_work: bool = True) -> Iterat
         stdout=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        env={**environment, "PYTHONPATH": str(Path.cwd())},
     ) as process:
         assert process.stdout is not None
         assert not at_work or process.stdout.readline() == "at work\n"
@@ -59,10 +62,17 @@ def another_command(folder: Path, home: Path, *, at_work: bool = True) -> Iterat
 def test_postgres_and_its_databases_are_there_inside_the_block_and_gone_after_it(tmp_path: Path, home: Path) -> None:
     settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
     with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
-        assert endpoints.source_url.endswith("/shop")
+        assert database_of(endpoints.source_url) == "shop"
         assert is_accepting(endpoints.source_url)
         assert is_accepting(endpoints.metadata_store_url)
     assert not is_accepting(endpoints.source_url)
+
+
+def test_servers_without_tls_start_where_the_variables_of_libpq_ask_for_it(tmp_path: Path, home: Path) -> None:
+    asking = os.environ | {"PGSSLMODE": "verify-full", "PGCHANNELBINDING": "require"}
+    with another_command(tmp_path, home, environment=asking) as process:
+        process.communicate("end", timeout=PROMPTLY_SECONDS)
+        assert process.returncode == 0
 
 
 def test_a_command_inside_another_uses_what_the_outer_one_started(tmp_path: Path, home: Path) -> None:

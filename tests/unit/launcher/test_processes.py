@@ -39,6 +39,7 @@ OWN_SERVERS = {
     "CDC_METADATA_STORE": "postgresql://someone:p$w@store.example/metadata",
     "CDC_SPARK": "sc://spark.example:15002/;use_ssl=true",
 }
+PLAIN = {"sslmode": "disable", "channel_binding": "disable"}
 
 
 @pytest.fixture
@@ -260,7 +261,15 @@ def test_no_process_is_told_a_credential_of_the_object_store(settings_on_s3: Set
 def test_airflow_keeps_no_idle_transaction_for_longer_than_its_heartbeats(tmp_path: Path) -> None:
     scheduler = next(process for process in described(shop_settings(tmp_path), tmp_path) if process.name == "scheduler")
     url = make_url(scheduler.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
-    assert url.query == {"options": "-cidle_in_transaction_session_timeout=30s"}
+    assert url.query == PLAIN | {"options": "-cidle_in_transaction_session_timeout=30s"}
+
+
+def test_no_variable_of_libpq_asks_the_embedded_servers_for_tls(tmp_path: Path) -> None:
+    scheduler = next(process for process in described(shop_settings(tmp_path), tmp_path) if process.name == "scheduler")
+    for variable in ("CDC_SOURCE__URL", "CDC_METADATA_STORE"):
+        assert make_url(scheduler.environment[variable]).query == PLAIN
+    assert make_url(scheduler.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"]).query == {"ssl": "disable"}
+    assert "PGSSLMODE" not in scheduler.environment
 
 
 def test_a_server_of_ones_own_is_told_by_pipeline_yml_alone(settings_of_own_servers: Settings) -> None:
