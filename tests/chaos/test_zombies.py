@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("chaos world")
 
 VERB = "slice_to_lake"
 ENDINGS = {"success", "StaleEpoch", "LeaseBusy", "LakeError", "RegistryError", "StoreAway"}
-"""StoreAway: it was stopped in a transaction of the metadata store, which ends sessions that are idle in one for 8 s."""
+"""StoreAway: it was stopped in a transaction of the metadata store, which ends sessions that idle in one for 8 s."""
 
 
 def places(world: ChaosWorld) -> list[Site]:
