@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from cdc_pipeline.record import encode_position
+from tests.support.doc_pages import blocks
 from tests.support.metadata_store import OWNER, PARTITIONS, Shop, mark_applied, opened_shop
 from tests.support.version_vector import version_vector
 
@@ -41,6 +42,16 @@ CATCH_UP = """
     UPDATE cdc.source_table SET next_slice_number = 50001, state = 'live', cutoff_offset = '0000000000000000',
                                 cutoff_time = '2024-01-01', followed_at = '000000000000c350' WHERE table_id = 1;
     UPDATE cdc.stream_partition SET next_offset = '000000000000c350'
+    """
+BOTH_ARE_IN_THE_LAKE = """
+    UPDATE cdc.source_table SET state = 'live', cutoff_offset = '0000000000000000', cutoff_time = '2024-01-01',
+                                followed_at = '000000000000c350' WHERE table_id = 2;
+    INSERT INTO cdc.snapshot (snapshot_id, table_id, state, cutoff_offset, cutoff_version, cutoff_time, schema_id,
+                              fence_number, lake_version, finished_at)
+    SELECT 'first', 2, 'published', '0000000000000000', '', '2024-01-01', schema_id, 0, 7, '2024-01-01'
+    FROM cdc.table_schema WHERE table_id = 2;
+    UPDATE cdc.slice SET claim_id = (SELECT claim_id FROM cdc.claim WHERE first_number = 49951)
+    WHERE number BETWEEN 49951 AND 49960
     """
 ENDED_PARTITIONS = text("""
     INSERT INTO cdc.stream_partition (stream, stream_partition, next_offset, watermark, last_position)
@@ -159,11 +170,21 @@ def lag(shop: Shop) -> None:
     assert shop.store.inspection.run("lag")
 
 
+def newest(name: str) -> Callable[[Shop], None]:
+    def ask(shop: Shop) -> None:
+        assert len(shop.store.inspection.run(name, {"limit": 5})) == 5
+
+    ask.__name__ = name
+    return ask
+
+
 QUESTIONS: tuple[Callable[[Shop], None], ...] = (
     next_slices,
     lake_position,
     vector_at_a_boundary,
     lag,
+    newest("slices"),
+    newest("boundaries"),
     claim_and_fail,
     claim_and_apply,
     mark_through,
@@ -192,6 +213,17 @@ def test_the_lag_reads_each_event_in_quarantine_three_times_at_most(shop: Shop) 
         lag(shop)
     touched = [rows_touched(shop.engine, *each) for each in statements if "v_table_lag" in each[0]]
     assert 0 < sum(touched) < 3.5 * HISTORY
+
+
+def test_the_page_finds_the_newest_consistent_versions_without_reading_the_history(shop: Shop) -> None:
+    (query,) = blocks("docs/reference/inspection.md", "sql", "## v_boundary_vector\n")[:1]
+    with shop.engine.begin() as connection:
+        assert connection.exec_driver_sql(query).all() == []
+        unfound = rows_touched(shop.engine, query, None)
+        connection.exec_driver_sql(BOTH_ARE_IN_THE_LAKE)
+        (found,) = connection.exec_driver_sql(query).all()
+    assert found.versions == {"shop.public.customers": 7, "shop.public.orders": 49_951}
+    assert max(unfound, rows_touched(shop.engine, query, None)) < 4 * BACKLOG
 
 
 def test_the_measure_sees_a_scan_of_the_history(shop: Shop) -> None:

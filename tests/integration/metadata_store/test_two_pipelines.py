@@ -13,6 +13,7 @@ from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.record import encode_position
+from tests.support.doc_pages import blocks
 from tests.support.metadata_store import (
     MINUTE,
     NAMESPACE,
@@ -26,6 +27,11 @@ from tests.support.metadata_store import (
 )
 
 OTHER = "other"
+ONLY_ORDERS = "DELETE FROM cdc.table_schema WHERE table_id = 2; DELETE FROM cdc.source_table WHERE table_id = 2"
+MANY_BOUNDARIES = """
+    INSERT INTO cdc.boundary (stream, position, commit_time, label_start, label_end, requested)
+    SELECT 'other', lpad(to_hex(n), 16, '0'), now(), now(), now(), false FROM generate_series(1, 2000) AS n
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,16 @@ def test_a_table_that_only_the_other_pipeline_has_is_unknown(both: Neighbours) -
 def test_a_query_shows_nothing_of_another_pipeline(both: Neighbours, name: str) -> None:
     assert {row["stream"] for row in both.store.inspection.run(name)} <= {OTHER}
     assert {row["stream"] for row in both.shop.store.inspection.run(name)} <= {"shop"}
+
+
+def test_boundaries_of_another_pipeline_hide_no_consistent_versions(both: Neighbours) -> None:
+    (query,) = blocks("docs/reference/inspection.md", "sql", "## v_boundary_vector\n")[:1]
+    with both.shop.engine.begin() as connection:
+        connection.exec_driver_sql(ONLY_ORDERS)
+        before = connection.exec_driver_sql(query).all()
+        connection.exec_driver_sql(MANY_BOUNDARIES)
+        assert connection.exec_driver_sql(query).all() == before
+    assert [row.versions for row in before] == [{"shop.public.orders": 2}]
 
 
 def test_events_in_quarantine_are_listed_and_decided_by_their_own_pipeline(both: Neighbours) -> None:
