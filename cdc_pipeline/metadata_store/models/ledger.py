@@ -186,7 +186,13 @@ claim = Table(
     CheckConstraint("first_number <= last_number", name="claim_bounds"),
     Index("claim_first_number", "table_id", "first_number"),
     Index("claim_open", "table_id", unique=True, postgresql_where=text("state = 'claimed'")),
-    Index("claim_incomplete", "table_id", postgresql_where=text("rows_incomplete > 0 AND state = 'applied'")),
+    Index("claim_started_at", "started_at"),
+    Index(
+        "claim_incomplete",
+        "table_id",
+        postgresql_include=["first_number", "lake_version", "rows_incomplete"],
+        postgresql_where=text("rows_incomplete > 0 AND state = 'applied'"),
+    ),
 )
 
 slice_table = Table(

@@ -183,6 +183,7 @@ QUESTIONS: tuple[Callable[[Shop], None], ...] = (
     lake_position,
     vector_at_a_boundary,
     lag,
+    newest("claims"),
     newest("slices"),
     newest("boundaries"),
     claim_and_fail,
@@ -213,6 +214,15 @@ def test_the_lag_reads_each_event_in_quarantine_three_times_at_most(shop: Shop) 
         lag(shop)
     touched = [rows_touched(shop.engine, *each) for each in statements if "v_table_lag" in each[0]]
     assert 0 < sum(touched) < 3.5 * HISTORY
+
+
+def test_the_lag_counts_incomplete_rows_by_an_index_alone(shop: Shop) -> None:
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("UPDATE cdc.claim SET rows_incomplete = 1")
+        connection.exec_driver_sql("VACUUM ANALYZE cdc.claim")
+        plan = connection.exec_driver_sql("EXPLAIN (FORMAT JSON) SELECT * FROM cdc.v_table_lag").scalar_one()
+    found = {(node.get("Index Name"), node["Node Type"]) for node in nodes(plan[0]["Plan"])}
+    assert {kind for index, kind in found if index == "claim_incomplete"} == {"Index Only Scan"}
 
 
 def test_the_page_finds_the_newest_consistent_versions_without_reading_the_history(shop: Shop) -> None:

@@ -131,6 +131,20 @@ def test_an_upgrade_makes_the_views_anew(migrated: Engine, database: str) -> Non
         assert store.inspection.run("quarantine") == []
 
 
+def test_an_older_store_gets_the_indexes_of_this_code(migrated: Engine, database: str) -> None:
+    with migrated.connect() as connection:
+        expected = shape(connection)
+    older = (
+        "DROP INDEX cdc.claim_started_at, cdc.claim_incomplete",
+        "CREATE INDEX claim_incomplete ON cdc.claim (table_id) WHERE rows_incomplete > 0 AND state = 'applied'",
+        "UPDATE cdc.alembic_version SET version_num = '0029'",
+    )
+    run_sql(database, *older)
+    upgrade(database)
+    with migrated.connect() as connection:
+        assert shape(connection) == expected
+
+
 def test_a_view_of_the_user_over_ours_is_named_and_another_one_stays(migrated: Engine, database: str) -> None:
     before = "UPDATE cdc.alembic_version SET version_num = '0026'"
     over_ours, beside_ours = (
