@@ -42,13 +42,15 @@ OLD_ROWS = {
           AND boundary.position <> ALL (:positions)
           AND NOT EXISTS (SELECT FROM cdc.slice WHERE slice.boundary_id = boundary.boundary_id AND ({_STAYS}))
         """,
-    # The newest claim of a table, and claims that left incomplete rows, stay as long as the table: views show them.
+    # The newest claim of a table stays, and so do claims that left incomplete rows since its snapshot: views show them.
     "claim": f"""
         SELECT claim.claim_id, claim.finished_at AS since, pg_column_size(claim) AS bytes
         FROM cdc.claim
         JOIN cdc.source_table AS source USING (table_id)
         WHERE source.stream = :stream AND claim.state <> 'claimed' AND claim.finished_at < :history_before
-          AND NOT (claim.state = 'applied' AND claim.rows_incomplete > 0)
+          AND (claim.state <> 'applied' OR claim.rows_incomplete = 0 OR EXISTS (
+              SELECT FROM cdc.snapshot WHERE snapshot.table_id = claim.table_id AND {_NEWEST_PUBLISHED}
+              AND (claim.first_number <= snapshot.fence_number OR claim.lake_version <= snapshot.lake_version)))
           AND NOT EXISTS (SELECT FROM cdc.slice WHERE slice.claim_id = claim.claim_id AND ({_STAYS}))
           AND EXISTS (SELECT FROM cdc.claim AS later
                       WHERE later.table_id = claim.table_id AND later.state <> 'rewound'

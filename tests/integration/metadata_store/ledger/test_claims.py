@@ -1,7 +1,7 @@
 """Slices go into the lake once, in order, whole boundaries at a time."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -10,6 +10,7 @@ import pytest
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
+from cdc_pipeline.metadata_store.operations.old_rows import NOTHING_FORGOTTEN
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import ClaimCounts
@@ -213,6 +214,23 @@ def test_incomplete_rows_of_claims_before_a_snapshot_count_no_more(shop: Shop) -
     assert of_orders(shop, "withheld")["rows_incomplete"] == 7
     shop.publish(lease, 0, snapshot_id="second", lake_version=9)
     assert of_orders(shop, "withheld")["rows_incomplete"] == 0
+
+
+def test_claims_that_left_incomplete_rows_are_deleted_once_a_snapshot_has_replaced_them(shop: Shop) -> None:
+    """Until then they stay, because `v_withheld` counts them. The newest claim stays in any case."""
+    lease = shop.acquire()
+    shop.register_orders(3)
+    shop.publish(lease, 1, snapshot_id="first", lake_version=1)
+    left = ClaimCounts(read=10, incomplete=7)
+    for after in (2, 4):
+        mark_applied(shop.store, lease, shop.claim(lease, after=after, most_slices=2), left, lake_version=after)
+    old = NOTHING_FORGOTTEN | {"boundary_id": 1 << 60, "history_before": datetime.now(UTC) + timedelta(days=1)}
+    assert (shop.store.retention.delete("slice", old), shop.store.retention.delete("claim", old)) == (6, 0)
+    shop.publish(lease, 2, snapshot_id="second", lake_version=9)
+    counted = of_orders(shop, "withheld")
+    assert shop.store.retention.delete("claim", old) == 1
+    assert [row["first_number"] for row in shop.store.inspection.run("claims")] == [5]
+    assert of_orders(shop, "withheld") == counted
 
 
 def of_orders(shop: Shop, query: str) -> dict[str, Any]:
