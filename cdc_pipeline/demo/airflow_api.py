@@ -106,7 +106,8 @@ class AirflowApi:
 def open_airflow(endpoints: Endpoints, *, timeout_seconds: float = 30) -> Iterator[AirflowApi]:
     """Logs in as the only user of an embedded Airflow."""
     url = endpoints.airflow_url
-    with httpx.Client(base_url=url, timeout=timeout_seconds) as client:
+    # trust_env=False: a proxy that the environment names could not reach a server on loopback.
+    with httpx.Client(base_url=url, timeout=timeout_seconds, trust_env=False) as client:
         answer = client.post("/auth/token", json={"username": ADMINISTRATOR, "password": endpoints.airflow_password})
         if answer.is_error:
             raise AirflowRefused(f"Airflow at {url} gave no token ({answer.status_code})", expected="an embedded one")

@@ -1,6 +1,6 @@
 """Spark Connect sessions: tuned for small merges and isolated from each other."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import cast
 
@@ -8,13 +8,13 @@ import structlog
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
+from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from cdc_pipeline.errors import LakeAway, LakeError, SettingsError, damaged_file, unread_file
+from cdc_pipeline.errors import LakeAway, LakeError, damaged_file, unread_file
 from cdc_pipeline.lake.delta_log import damaged_log
-from cdc_pipeline.settings.libpq import is_this_machine
+from cdc_pipeline.lake.spark_channel import PARAMETERS, SparkChannel, check_encrypted
 
 log = structlog.get_logger()
 
@@ -50,8 +50,6 @@ _MOST_TRIES = 45
 """About one and a half minutes. A restarted server waits at most the longest pause for the client."""
 _FEW_TRIES = 3
 _USER = "cdc"
-_SCHEME, _PARAMETERS = "sc://", "/;"
-"""How a URL begins, and what separates its address from its parameters, of which one may be the token."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _FILE_DAMAGED, _VERSION_MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE"), "DELTA_VERSIONS_NOT_CONTIGUOUS"
 _FILE_UNREAD = "FAILED_READ_FILE.NO_HINT"
@@ -96,49 +94,19 @@ def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
 
 def _with(url: str, *parameters: str) -> str:
     """Adds `user_id` and `parameters` to the URL, so that another process can cancel the session."""
-    address, _, given = url.partition(_PARAMETERS)
-    return f"{address.rstrip('/')}{_PARAMETERS}{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
+    address, _, given = url.partition(PARAMETERS)
+    return f"{address.rstrip('/')}{PARAMETERS}{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
 
 
 def client_of(url: str, session: str) -> SparkConnectClient:
     """Returns another client of an open session. The caller closes it."""
-    _check_encrypted(url)
-    return SparkConnectClient(_Channel(_with(url, f"session_id={session}")))
-
-
-class _Channel(DefaultChannelBuilder):
-    """Sends the token of the URL as a header. Without TLS, PySpark itself sends it to `localhost` only.
-
-    The token leaves the machine in plain text only if the URL allows that; see `_check_encrypted`.
-    """
-
-    def metadata(self) -> Iterable[tuple[str, str]]:
-        plain = self.token is not None and not self.use_ssl
-        return [*super().metadata(), *([("authorization", f"Bearer {self.token}")] if plain else [])]
-
-    @property
-    def secure(self) -> bool:
-        """Whether the channel is encrypted."""
-        return self.use_ssl
-
-
-def _check_encrypted(url: str) -> None:
-    """Raises SettingsError for plain text to another machine, unless the URL allows it.
-
-    On the way to another machine, everything that a client sends can be read, including the token.
-    """
-    channel = _Channel(url)
-    if not is_this_machine(channel.host.strip("[]")) and not channel.getDefault(_Channel.PARAM_USE_SSL, ""):
-        raise SettingsError(
-            f"the Spark Connect server {channel.endpoint} is on another machine, and would be reached in plain text",
-            expected="use_ssl=true in its URL, or use_ssl=false where the network between is trusted",
-            remedy=f"write spark: {_SCHEME}{channel.endpoint}{_PARAMETERS}use_ssl=true",
-        )
+    check_encrypted(url)
+    return SparkConnectClient(SparkChannel(_with(url, f"session_id={session}")))
 
 
 def untuned_session(url: str) -> SparkSession:
     """Opens a session with PySpark's default confs."""
-    return cast("SparkSession", RemoteSession.builder.channelBuilder(_Channel(_with(url))).create())
+    return cast("SparkSession", RemoteSession.builder.channelBuilder(SparkChannel(_with(url))).create())
 
 
 def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSession:
@@ -146,10 +114,10 @@ def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSessio
 
     Raises LakeError if the server does not answer.
     """
-    _check_encrypted(url)
+    check_encrypted(url)
     if first is not None:
         first()
-    with spark_calls(f"connecting to Spark at {url.partition(_PARAMETERS)[0]}"):
+    with spark_calls(f"connecting to Spark at {url.partition(PARAMETERS)[0]}"):
         session = untuned_session(url)
         try:
             policy = DefaultPolicy(max_retries=_MOST_TRIES, max_backoff=_LONGEST_PAUSE_MILLISECONDS)

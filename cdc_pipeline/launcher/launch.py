@@ -14,12 +14,15 @@ from typing import BinaryIO
 import psutil
 
 from cdc_pipeline.launcher.account import Account
+from cdc_pipeline.settings.installation.ports import LOOPBACK
 
 LONGEST_LOG_BYTES = 16 << 20
 LONGEST_COPY_BYTES = 2 * LONGEST_LOG_BYTES
 SHORTEN_PAUSE = timedelta(seconds=60)
 """Before logs are tried again of which one could not be shortened."""
 _LOG_LINES = 20
+EVERY_HOST = "*"
+"""As the only name in no_proxy."""
 
 
 def log_end(log: Path) -> str:
@@ -71,6 +74,13 @@ def shorten(path: Path) -> bool:
 
 def _put_aside(path: Path) -> Path:
     return path.with_suffix(".log.1")
+
+
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment with this machine in no_proxy: a proxy could not reach servers on loopback."""
+    named = environment.get("no_proxy", environment.get("NO_PROXY", ""))
+    exempt = named if named.strip() == EVERY_HOST else ",".join(filter(None, (named, LOOPBACK, "localhost")))
+    return {**environment, "no_proxy": exempt, "NO_PROXY": exempt}
 
 
 def start(

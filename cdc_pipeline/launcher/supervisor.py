@@ -23,7 +23,7 @@ import structlog
 
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.health import Health, forget, health_of, unanswered
-from cdc_pipeline.launcher.launch import kill, opened_log, shorten_each, start
+from cdc_pipeline.launcher.launch import kill, opened_log, shorten_each, start, without_proxy
 from cdc_pipeline.launcher.marked import SUPERVISOR, marks
 from cdc_pipeline.launcher.probe import Probe
 from cdc_pipeline.launcher.processes import Process
@@ -220,7 +220,7 @@ def launcher(installation: Installation, mark: str) -> Callable[[Process], "subp
     account = server_account()
 
     def launch(process: Process) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, **process.environment, **marks(mark, process.name)}
+        environment = without_proxy({**os.environ, **process.environment}) | marks(mark, process.name)
         with opened_log(installation.log(process.name)) as output:
             return start(
                 list(process.command),
