@@ -31,8 +31,9 @@ def fitted(
     """Returns the change after which the table can hold rows of all these schemas.
 
     The `leading` schema decides how the table looks afterwards. A column that only `earlier` schemas have is already
-    dropped. A column that only `late` schemas have is new if its number is higher than all known numbers; otherwise the
-    source has dropped it, and it is not added. A `leading` schema that is older than the last one that the table
+    dropped. A column that only `late` schemas have is new if its number is higher than all known numbers, and its
+    schema is not older than the last one that the table followed; otherwise the source has dropped it, and it is not
+    added. A `leading` schema that is older than the last one that the table
     followed does not lead: then all schemas are late. `keeps_wider`: a column whose type became narrower stays as wide
     as it is, as in a history, whose older rows may need it.
     """
@@ -45,8 +46,11 @@ def fitted(
     plan.leave(leading, keeps_dropped=keeps_dropped)
     for column in chain.from_iterable(schema.columns for schema in earlier):
         plan.make_room(column, dropped=column.number is not None, wanted=column.number is None or keeps_dropped)
-    for column in chain.from_iterable(schema.columns for schema in late):
-        plan.make_room(column, dropped=False, wanted=column.number is None or column.number > plan.highest)
+    for schema in late:
+        is_older = schema.generation < plan.generation
+        for column in schema.columns:
+            is_new = not is_older and (column.number or 0) > plan.highest
+            plan.make_room(column, dropped=False, wanted=column.number is None or is_new)
     for schema in filter(None, (leading, *earlier, *late)):
         plan.check_key(schema)
     return plan.change()

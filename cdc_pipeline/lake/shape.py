@@ -120,8 +120,8 @@ class Shape:
             return {}
         known = {column.name: _kept(column) for column in self.columns if column.number is not None or column.dropped}
         properties = {COLUMNS: json.dumps(known, ensure_ascii=False), HIGHEST: str(self.highest)}
-        numbers = {GENERATION: self.generation, SOURCE: self.source_id}
-        return properties | {name: str(number) for name, number in numbers.items() if number}
+        properties[GENERATION] = str(self.generation)  # also 0: a table registered anew begins there again
+        return properties | ({SOURCE: str(self.source_id)} if self.source_id else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +140,8 @@ class ShapeChange:
     @property
     def is_none(self) -> bool:
         before, after = self.before, self.after
-        is_same_table = before.source_id == after.source_id
-        return is_same_table and set(before.columns) == set(after.columns) and before.highest == after.highest
+        numbers = [(shape.source_id, shape.generation, shape.highest) for shape in (before, after)]
+        return numbers[0] == numbers[1] and set(before.columns) == set(after.columns)
 
     @property
     def renamed(self) -> dict[str, str]:

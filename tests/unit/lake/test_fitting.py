@@ -116,6 +116,16 @@ def test_a_column_that_came_and_went_within_a_claim_is_dropped_already() -> None
     assert fitted(shape_of_source(FIRST), FIRST, [came], keeps_dropped=False).is_none
 
 
+def test_a_late_event_brings_no_column_back_that_came_and_went_within_a_claim() -> None:
+    came = replace(columns("id int8 1", "a text 2", "b int4 3", "c text 4"), generation=10)
+    followed = fitted(shape_of_source(FIRST), replace(FIRST, generation=20), [came], keeps_dropped=False)
+    gone = followed.after
+    assert (gone.names, followed.is_none, followed.rewrites) == (("id", "a", "b"), False, False)
+    assert fitted(gone, None, late=[came], keeps_dropped=False).is_none
+    known = shape_of([*gone.types, ("_cdc_version", "STRING")], gone.properties())
+    assert fitted(known, None, late=[came], keeps_dropped=False).is_none
+
+
 def test_a_claim_ends_before_rows_that_cannot_be_merged_with_those_before() -> None:
     added = columns("id int8 1", "a text 2", "b int4 3", "c text 4")
     dropped = columns("id int8 1", "b int4 3", "c text 4")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cdc_pipeline.lake.fitting import fitted, ids_before, taken_over
-from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of_source
+from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of, shape_of_source
 from cdc_pipeline.record import Column, TableSchema
 from tests.support.shapes import columns
 
@@ -32,6 +32,13 @@ def test_columns_of_the_same_table_go_on_as_a_stream_would_show_them() -> None:
         change = taken(*described)
         assert replace(change.after, source_id=0) == fitted(shape_of_source(FIRST), columns(*described)).after
         assert change.problems == ()
+
+
+def test_a_table_registered_anew_begins_again_with_the_first_generation() -> None:
+    before = replace(BEFORE, generation=20)
+    after = taken("id int8 1", "a text 2", "b int4 3", source_id=OTHER, before=before).after
+    properties = before.properties() | after.properties()
+    assert shape_of([*after.types, ("_cdc_version", "STRING")], properties).generation == 0
 
 
 def test_a_type_that_does_not_hold_the_old_values_begins_a_column_beside_the_old_one() -> None:
