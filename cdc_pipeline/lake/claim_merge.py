@@ -47,7 +47,7 @@ def claim_merge(
     if table.schema.is_keyless:
         return _keyless(views, shape, table, work, url)
     if is_whole_and_in_order(table, work, shape):
-        sql = merge_whole_rows(table, url, shape, work.key_ranges, tombstones=work.tombstones)
+        sql = merge_whole_rows(table, url, shape, work.key_ranges)
         return ClaimMerge(sql=sql, counts=None)
     return _general(views, shape, table, work, url)
 

@@ -78,8 +78,7 @@ def claim_rows(
 
 def is_plain(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
     """Whether the rows to write depend on the claim alone."""
-    keeps_values = table.deletes == "soft" or work.tombstones or shape.lacking
-    return is_whole_and_in_order(table, work, shape) and not keeps_values
+    return is_whole_and_in_order(table, work, shape) and not shape.lacking
 
 
 def _found_by_spark(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> str:

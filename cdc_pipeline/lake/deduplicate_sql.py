@@ -78,7 +78,7 @@ def deduplicate_whole_rows(shape: ClaimShape) -> str:
     values = "".join(f", _cdc_newest_row.value_{number} AS {identifier(name)}" for number, name in with_values)
     return f"""
         SELECT {shape.keys()}{values}, _cdc_newest_event.{VERSION}, _cdc_newest_event.{OPERATION} = 'd' AS {DELETED},
-               CAST(NULL AS {STATE_TYPE}) AS {STATE}, _cdc_newest_row IS NOT NULL AS {KNOWN}, {FRESH}
+               CAST(NULL AS {STATE_TYPE}) AS {STATE}, {FRESH}
         FROM (SELECT {shape.keys()}, max({order}) AS _cdc_newest_event, bool_or({OPERATION} = 'i') AS {FRESH},
                      max_by(struct({VERSION}{fields}), {order}) FILTER (WHERE {OPERATION} <> 'd') AS _cdc_newest_row
               FROM {EVENT} GROUP BY {shape.keys()})"""

@@ -1,6 +1,8 @@
 """Claims merged into real Delta tables by a real Spark server."""
 
+from dataclasses import replace
 from datetime import date
+from typing import Literal
 
 import pytest
 from pyspark.sql import SparkSession
@@ -30,6 +32,7 @@ from tests.support.lake import (
     values_by_id,
     version,
 )
+from tests.support.lakes import spark_lake
 from tests.support.reference.model import Event
 
 ALICE, BOB = {"name": "alice", "age": 30}, {"name": "bob", "age": 40}
@@ -150,6 +153,24 @@ def test_a_table_made_before_gets_our_columns_with_its_next_claim(
     lake.upsert(feed.table, feed.claim([event("u", 2, 1, age=31)], [event("u", 3, 2, age=1)]))
     rows = {id_[0]: (row["name"], row["age"], row[DELETED]) for id_, row in lake_rows(store, feed.table).items()}
     assert rows == {1: ("alice", 31, False), 2: (None, 1, True)}
+
+
+@pytest.mark.parametrize("way", ["append", "merge"])
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_key_change_that_waited_takes_a_value_that_arrives_after_the_delete_of_its_old_id(
+    session: SparkSession, store: LocalObjectStore, way: Upsert, deletes: Literal["hard", "soft"]
+) -> None:
+    """The row of the old id was incomplete, and its tombstone knows that."""
+    lake, table = spark_lake(session, store, upsert=way), table_of(deletes=deletes)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    deleted, moved = move(30, (1,), (101,), age=31)
+    lake.upsert(table, replace(feed.claim([event("u", 20, 1, age=30)]), tombstones=True))
+    lake.upsert(table, replace(feed.claim([deleted]), tombstones=True))
+    replayed = feed.claim([event("i", 10, 1, **ALICE), moved])
+    lake.upsert(table, replace(replayed, late=True, tombstones=True))
+    rows = {id_[0]: (row["name"], row["age"]) for id_, row in lake_rows(store, table).items() if not row[DELETED]}
+    assert rows == {101: ("alice", 31)}
 
 
 def test_rows_of_a_keyless_table_are_equal_also_where_they_hold_nan(
