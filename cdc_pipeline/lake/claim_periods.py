@@ -1,7 +1,7 @@
 """Finds the periods of a history table that a claim changes, and which rows of its files they replace."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,22 +16,13 @@ from cdc_pipeline.lake.few_events import FewEvents
 from cdc_pipeline.lake.lake_files import AFTER_ALL, FILE, ROW, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import within_ranges
 from cdc_pipeline.lake.moves_sql import resolve_moves
-from cdc_pipeline.lake.periods_sql import PERIOD, new_events, periods
+from cdc_pipeline.lake.periods_sql import PERIOD, new_events, periods, rows_now
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange
-from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
+from cdc_pipeline.lake.quoting import text_literal, value_literal
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.searched_file import place_of
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import (
-    COMMIT_TIME,
-    DELETED,
-    END_VERSION,
-    OPERATION,
-    PARTIAL,
-    STATE,
-    STATE_TYPE,
-    VERSION,
-)
+from cdc_pipeline.record import COMMIT_TIME, END_VERSION, OPERATION, PARTIAL, VERSION
 
 Places = Mapping[str, BitMap64]
 """Path in the log -> indexes of rows in the file."""
@@ -117,12 +108,8 @@ class ClaimPeriods:
         if not self._few_events.absent() | shape.lacking:
             return
         ids, ranges = self._few_events.moved()
-        live = replace(self.files, ending_from=AFTER_ALL)
-        self._name_live(live, _MOVED, f"LEFT SEMI JOIN ({ids}) AS wanted", ranges, "true")
-        columns = ", ".join(map(identifier, shape.names))
-        self.views.name_sql(
-            _MOVED, f"SELECT {columns}, {VERSION}, {DELETED}, CAST(NULL AS {STATE_TYPE}) AS {STATE} FROM {_MOVED}"
-        )
+        self._name_live(self.files, _MOVED, f"LEFT SEMI JOIN ({ids}) AS wanted", ranges, "true")
+        self.views.name_sql(_MOVED, rows_now(shape, _MOVED))
         emptied_before = "" if work.truncated_at in truncates else work.truncated_at
         resolve_moves(self.views, shape, _MOVED, emptied_before, truncates, few=has_few_rows(work))
 

@@ -14,7 +14,7 @@ from cdc_pipeline.lake.claim_view import NO_NAMES
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.lake_rows_sql import HIDDEN
 from cdc_pipeline.lake.quoting import identifier, text_literal
-from cdc_pipeline.lake.registers import Register
+from cdc_pipeline.lake.registers import LAPSED, Register
 from cdc_pipeline.record import (
     ABSENT,
     COMMIT_TIME,
@@ -24,6 +24,8 @@ from cdc_pipeline.record import (
     END_VERSION,
     OPERATION,
     PARTIAL,
+    STATE,
+    STATE_TYPE,
     VALID_FROM,
     VALID_TO,
     VERSION,
@@ -98,6 +100,31 @@ def new_events(shape: ClaimShape) -> str:
         LEFT ANTI JOIN (SELECT {shape.keys()}, inline(concat({known}, {ends})) FROM {PERIOD}) AS known
             ON {shape.same("event", "known")} AND known._cdc_at = event.{VERSION}
                AND (NOT known._cdc_is_end OR event.{OPERATION} = 'd')"""
+
+
+def rows_now(shape: ClaimShape, relation: str) -> str:
+    """Returns SQL of the row of each id as the table has it. `relation`: with each current period, the one before it.
+
+    A deleted row has the values of the period that its delete ended.
+    """
+    before, deleted = "_cdc_before", f"({HIDDEN} AND {PARTIAL} IS NULL)"
+    inside = f"struct({', '.join([VERSION, END_VERSION, PARTIAL, *map(identifier, shape.names)])})"
+    values = ", ".join(f"IF({deleted}, {before}.{name}, {name}) AS {name}" for name in map(identifier, shape.others))
+    partial = f"IF({deleted}, {before}.{PARTIAL}, {PARTIAL})"
+    unknown = f"coalesce(try_element_at({partial}, '{_UNKNOWN}'), {NO_NAMES})"
+    known_at = f"IF({before}.{END_VERSION} = {VERSION}, {before}.{VERSION}, NULL)"
+    names = ", ".join(map(text_literal, shape.others))
+    lapsed = f"IF(array_contains({unknown}, name), '{LAPSED}', coalesce({known_at}, '{LAPSED}'))"
+    of_deleted = f"map_from_entries(transform(array({names}), name -> struct(name, {lapsed})))"
+    of_incomplete = f"map_from_entries(transform({unknown}, name -> struct(name, '{_UNKNOWN}')))"
+    return f"""
+        SELECT {shape.keys()}, {values}, {VERSION}, {DELETED},
+               CAST(CASE WHEN {deleted} THEN struct({VERSION} AS deletion, {of_deleted} AS columns)
+                         WHEN {HIDDEN} THEN struct('' AS deletion, {of_incomplete} AS columns)
+                    END AS {STATE_TYPE}) AS {STATE}
+        FROM (SELECT *, lag({inside}) OVER (PARTITION BY {shape.keys()} ORDER BY {VERSION}) AS {before}
+              FROM {relation})
+        WHERE {END_VERSION} IS NULL"""
 
 
 def _in_registers(shape: ClaimShape, fills: AbstractSet[str]) -> ClaimShape:

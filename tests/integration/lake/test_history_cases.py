@@ -7,7 +7,7 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import CONFIRMED, DELETED, PARTIAL, Column, TableSchema
 from tests.support.history_tables import Span, spans
-from tests.support.lake import PEOPLE, Feed, event, lake_table_rows, table_of, version
+from tests.support.lake import PEOPLE, Feed, event, lake_table_rows, move, table_of, version
 from tests.support.reference.model import Event
 
 CASES: dict[str, tuple[list[list[Event]], dict[int, list[Span]]]] = {
@@ -138,3 +138,27 @@ def test_what_is_replayed_late_has_the_periods_of_what_comes_in_time(lake: Spark
     late = feed.claim([event("u", 7, 1, name="Bob", age=1), event("i", 37, 2, name="short", age=1)])
     lake.upsert(table, replace(late, late=True, tombstones=True))
     assert spans(store, table) == {1: [("Alice", 5, 7), ("Bob", 7, 10), ("Alice", 10, None)], 2: [("short", 37, 45)]}
+
+
+def test_the_new_half_of_a_key_change_that_is_replayed_takes_what_the_old_row_had(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    """As if it had come with its delete. The row of 2 was incomplete; what completes it is replayed beside them."""
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    halves = [move(10, (id_,), (100 + id_,), age=31) for id_ in (1, 2)]
+    began = [event("i", 5, 1, name="a", age=1), event("u", 7, 2, age=2), event("u", 7, 3, age=3)]
+    for events in (began, [deleted for deleted, _ in halves]):
+        lake.upsert(table, replace(feed.claim(events), tombstones=True))
+    completing = [event("i", 6, id_, name=name, age=1) for id_, name in ((2, "b"), (3, "c"))]
+    moved = [*(moved for _, moved in halves), *move(11, (3,), (103,), age=33)]
+    lake.upsert(table, replace(feed.claim([*completing, *moved]), late=True, tombstones=True))
+    assert spans(store, table) == {
+        1: [("a", 5, 10)],
+        2: [("b", 6, 7), ("b", 7, 10)],
+        3: [("c", 6, 7), ("c", 7, 11)],
+        101: [("a", 10, None)],
+        102: [("b", 10, None)],
+        103: [("c", 11, None)],
+    }
