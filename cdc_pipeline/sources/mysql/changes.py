@@ -15,6 +15,8 @@ from cdc_pipeline.sources.protocol import TableEvents
 from cdc_pipeline.sources.table_events import table_events
 from cdc_pipeline.sources.version_text import version_texts
 
+_FLOATS = frozenset({"float4", "float8"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -80,12 +82,11 @@ class ChangeGroup:
             return
         self._check_id(before)
         merged, absent = self._merged(before, after)
-        old_id = self._id_of(before.texts)
-        if old_id == self._id_of(merged):
+        if self._compared_id(before.texts) == self._compared_id(merged):
             self._add(Operation.UPDATE, place, merged, absent)
             return
         self.delete(before, place)
-        self._add(Operation.MOVE, place, merged, absent, old_id)
+        self._add(Operation.MOVE, place, merged, absent, self._id_of(before.texts))
 
     def truncate(self, place: Place) -> None:
         self._add(Operation.TRUNCATE, place, [None] * len(self.schema.columns))
@@ -156,6 +157,14 @@ class ChangeGroup:
     def _id_of(self, texts: Sequence[bytes | None]) -> Texts:
         by_name = dict(zip(self.schema.names, texts, strict=True))
         return [by_name[name] for name in self.schema.key]
+
+    def _compared_id(self, texts: Sequence[bytes | None]) -> Texts:
+        """Returns the id with -0 as 0 in columns of floats: the lake knows one number for both."""
+        types = {column.name: column.type for column in self.schema.columns}
+        return [
+            b"0.0" if text == b"-0.0" and types[name] in _FLOATS else text
+            for name, text in zip(self.schema.key, self._id_of(texts), strict=True)
+        ]
 
     def _check_id(self, before: RowImage) -> None:
         here = dict(zip(self.schema.names, before.present, strict=True))
