@@ -108,6 +108,8 @@ def parseable_text(mysql_type: MysqlType) -> Callable[[bytes], bytes] | None:
     Expects a session with the time zone +00:00, and floating-point columns read as DOUBLE, since the server
     prints only six digits of a FLOAT.
     """
+    if mysql_type.base == "time" and mysql_type.length:
+        return time_text
     if mysql_type.base == "timestamp":
         return lambda text: text + UTC_OFFSET
     if mysql_type.base == "bit":
@@ -117,13 +119,16 @@ def parseable_text(mysql_type: MysqlType) -> Callable[[bytes], bytes] | None:
         return binary_text
     if is_floating(mysql_type):
         return lambda text: float_text(float(text))
-    if mysql_type.zerofill:
-        return _without_zeros
-    return None
+    return _without_zeros if mysql_type.zerofill else None
 
 
 def is_floating(mysql_type: MysqlType) -> bool:
     return mysql_type.base in _FLOATS
+
+
+def time_text(text: bytes) -> bytes:
+    """Removes the zeros that end the fraction of a TIME, as PostgreSQL does: the lake compares times as texts."""
+    return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
 def binary_text(octets: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Reads the packed times and decimals of the binary log as the texts that a SELECT would give. Pure.
+"""Reads the packed times and decimals of the binary log as the texts that `types.mysql` makes of a SELECT's. Pure.
 
 The formats are those of MySQL's `my_time.cc`, big-endian numbers whose bits are the parts of a moment, and `decimal.c`.
 """
@@ -6,7 +6,7 @@ The formats are those of MySQL's `my_time.cc`, big-endian numbers whose bits are
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from cdc_pipeline.types.mysql import UTC_OFFSET
+from cdc_pipeline.types.mysql import UTC_OFFSET, time_text
 
 Reader = Callable[[bytes, int], tuple[bytes, int]]
 """Reads the value that begins at an index; returns its text and the index behind it."""
@@ -49,7 +49,7 @@ def time_reader(decimals: int) -> Reader:
         clock = packed >> (8 * (size - 3))
         fraction = packed & ((1 << (8 * (size - 3))) - 1)
         text = b"%s%02d:%02d:%02d" % (sign, clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63)
-        return _with_fraction(text, fraction, decimals), at + size
+        return time_text(_with_fraction(text, fraction, decimals)), at + size
 
     return read
 
