@@ -132,6 +132,7 @@ def open_exported_files(
         leading=() if time_column is None else (time_column,),
         only=only,
         of_postgres=isinstance(source, PostgresSource),
+        of_mysql=isinstance(source, MysqlSource),
         of_dms=full_load is not None,
         on_step=on_step,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,10 @@ from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.files.exported_files import ExportedFiles
 from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import text_of
+from cdc_pipeline.types.mysql import parse_column_type, parseable_text
+from cdc_pipeline.wiring.adapters import open_exported_files
 from tests.support.change_files import csv_text, json_lines, parquet_bytes
+from tests.support.pipelines import mysql_settings
 
 TABLE = TableName.parse("shop.public.orders")
 COLUMNS = {
@@ -199,6 +203,54 @@ def test_what_is_no_bits_does_not_fit_in_what_copy_wrote(objects: ObjectStore, k
     (block,) = files.rows(TABLE, schema)
     assert block.rows["bits"].to_pylist() == ["101", "", *[None] * 5] * times
     assert [row.row % 7 for row in block.unfit_rows] == [3, 4, 5, 6] * times
+
+
+def of_mysql(objects: ObjectStore, name: str, content: bytes, kind: str) -> tuple[list[str | None], list[int]]:
+    """The values of the column `value`, and the rows that do not fit."""
+    schema = TableSchema(columns=(Column(name="id", type="int8"), Column(name="value", type=kind)), key=("id",))
+    objects.put_if_absent(name, content)
+    files = ExportedFiles(objects=objects, csv=CsvSettings(), only=name, of_mysql=True, on_step=no_step)
+    (block,) = files.rows(TABLE, schema)
+    return block.rows["value"].to_pylist(), [row.row for row in block.unfit_rows]
+
+
+@pytest.mark.parametrize("times", [1, 20], ids=["few", "many"])
+def test_bits_of_an_export_of_mysql_are_those_of_its_snapshot(objects: ObjectStore, times: int) -> None:
+    """Its bytes begin with the highest bits, and Debezium's with the lowest."""
+    octets = [b"\x01\x02", None, b"\1\2\3", b"\xff\0"] * times
+    rows = parquet_bytes([{"id": number, "value": value} for number, value in enumerate(octets)])
+    by_snapshot = parseable_text(parse_column_type("bit(16)"))
+    assert by_snapshot is not None
+    expected = [by_snapshot(octets).decode() for octets in (b"\x01\x02", b"\xff\0")]
+    values, unfit = of_mysql(objects, "a.parquet", rows, "bit(16)")
+    assert values == [expected[0], None, None, expected[1]] * times
+    assert unfit == [4 * time + 2 for time in range(times)]
+
+
+def test_exports_of_a_pipeline_over_mysql_are_read_as_its_own(tmp_path: Path) -> None:
+    mysql = mysql_settings(tmp_path, "mysql://reader@nowhere", "shop", [{"name": "orders"}])
+    opened = open_exported_files(mysql, f"file://{tmp_path}", only="", header=None, on_step=no_step)
+    assert (opened.of_mysql, opened.of_postgres, opened.of_dms) == (True, False, False)
+
+
+def test_texts_of_bits_of_an_export_of_mysql_are_digits_or_bytes(objects: ObjectStore) -> None:
+    texts = ["00000001", "10100000", "oA==", "\\xa0", None, "101", "1 000000", "oAA=", 101, True]
+    rows = json_lines([{"id": number, "value": value} for number, value in enumerate(texts)])
+    values, unfit = of_mysql(objects, "a.jsonl", rows, "bit(8)")
+    assert values == ["00000001", *["10100000"] * 3, *[None] * 5, "00000001"]
+    assert unfit == [5, 6, 7, 8]
+    assert of_mysql(objects, "b.jsonl", json_lines([{"id": 1, "value": "BQ=="}]), "bit(5)") == (["00101"], [])
+
+
+@pytest.mark.parametrize(("suffix", "write"), [(".csv", csv_text), (".jsonl", json_lines), (".parquet", parquet_bytes)])
+def test_times_of_an_export_of_mysql_have_all_its_hours(
+    objects: ObjectStore, suffix: str, write: Callable[[Sequence[dict[str, Any]]], bytes]
+) -> None:
+    texts = ["-01:00:00", "838:59:59.500", "10:00:00.000", "839:00:00", "-10:60:00", None]
+    rows = write([{"id": number, "value": value} for number, value in enumerate(texts)])
+    values, unfit = of_mysql(objects, f"a{suffix}", rows, "time")
+    assert values == ["-01:00:00", "838:59:59.5", "10:00:00", None, None, None]
+    assert unfit == [3, 4]
 
 
 @pytest.mark.parametrize(("suffix", "write"), [(".csv", csv_text), (".jsonl", json_lines), (".parquet", parquet_bytes)])

@@ -13,7 +13,7 @@ from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.copied_rows import CopiedRows
-from cdc_pipeline.sources.files.exported_rows import exported_rows
+from cdc_pipeline.sources.files.exported_rows import ExportForm, exported_rows
 from cdc_pipeline.sources.files.file_names import is_hidden
 from cdc_pipeline.sources.files.record_file import READ_ON, READABLE_NAME, RecordFile, missing_columns, unreadable_name
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
@@ -37,8 +37,8 @@ class ExportedFiles:
 
     `only`: the key of the one file to read, or a pattern of names right below the root; "" for all files. `leading`:
     columns before those of the table in a CSV file without a header. A value is read as one of a change file is.
-    `of_postgres`: but arrays and bits in CSV files are read as PostgreSQL's COPY writes them. `of_dms`: but bytes
-    are read as AWS DMS writes them.
+    `of_postgres`: but arrays and bits in CSV files are read as PostgreSQL's COPY writes them. `of_mysql`: but bits and
+    times are read as MySQL has them. `of_dms`: but bytes are read as AWS DMS writes them.
     """
 
     objects: ObjectStore
@@ -46,6 +46,7 @@ class ExportedFiles:
     leading: tuple[str, ...] = ()
     only: str = ""
     of_postgres: bool = False
+    of_mysql: bool = False
     of_dms: bool = False
     on_step: OnStep
 
@@ -88,7 +89,7 @@ class ExportedFiles:
             layout = FileLayout(csv=self.csv, columns=columns, texts=texts)
             file = self._opened(each["file"], layout)
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
-            by_copy = self.of_postgres and _format(file.key) == _CSV
+            form = self._form(file.key)
             with closing(file):
                 is_checked = bool(file.names)
                 if is_checked:
@@ -97,11 +98,18 @@ class ExportedFiles:
                     first = file.line + 1
                     with step(self.on_step, "source_file.read"):
                         block = file.take_block(_BLOCK_BYTES)
-                    found = exported_rows(block, schema, unit, first, by_copy=by_copy, of_dms=self.of_dms)
+                    found = exported_rows(block, schema, unit, first, form)
                     if found.names is not None and not is_checked:
                         _check_columns(file.key, found.names, schema)
                         is_checked = True
                     yield found.copied
+
+    def _form(self, key: str) -> ExportForm:
+        if self.of_postgres and _format(key) == _CSV:
+            return ExportForm.BY_COPY
+        if self.of_mysql:
+            return ExportForm.OF_MYSQL
+        return ExportForm.BY_DMS if self.of_dms else ExportForm.PLAIN
 
     def _opened(self, key: str, layout: FileLayout) -> RecordFile:
         try:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
 import numpy as np
@@ -16,11 +17,24 @@ from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.debezium.envelope import Fields
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
 from cdc_pipeline.sources.files.dms_octets import whole_octets
+from cdc_pipeline.sources.files.mysql_values import is_of_mysql, mysql_column
 from cdc_pipeline.sources.files.record_blocks import RecordBlock, read_record, record_line
 from cdc_pipeline.sources.files.record_values import Column, parsed_column
 from cdc_pipeline.sources.files.row_images import without_rows
 from cdc_pipeline.types import Parsed, arrow_schema, parse_foreign_text, resolve
 from cdc_pipeline.types.masks import either, without
+
+
+class ExportForm(Enum):
+    """Which values of an export are written in another way than those of a change file."""
+
+    PLAIN = auto()
+    BY_COPY = auto()
+    """All are texts; arrays and bits are as PostgreSQL's COPY writes them."""
+    OF_MYSQL = auto()
+    """Bits and times are as MySQL has them."""
+    BY_DMS = auto()
+    """Bytes are as AWS DMS writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +55,10 @@ class _Part:
 
 
 def exported_rows(
-    block: RecordBlock, schema: TableSchema, unit: str, first: int, *, by_copy: bool = False, of_dms: bool = False
+    block: RecordBlock, schema: TableSchema, unit: str, first: int, form: ExportForm = ExportForm.PLAIN
 ) -> ExportedRows:
-    """Leaves out blank lines. `unit`: the file, and whether lines or rows are counted. `first`: the first record's.
-
-    `by_copy`: the values are texts, of arrays and bits as PostgreSQL's COPY writes them. `of_dms`: bytes are as AWS
-    DMS writes them.
-    """
-    part_of = partial(_part, schema=schema, by_copy=by_copy, of_dms=of_dms)
+    """Leaves out blank lines. `unit`: the file, and whether lines or rows are counted. `first`: the first record's."""
+    part_of = partial(_part, schema=schema, form=form)
     typed = attempt(lambda: [part_of(found.rows, found.columns) for found in block.columns()])
     parts = [] if isinstance(typed, LineRefused) else typed
     others = set(range(block.rows)).difference(*(part.numbers.tolist() for part in parts))
@@ -81,14 +91,16 @@ def exported_rows(
 
 
 def _part(
-    numbers: npt.NDArray[np.int64], columns: Mapping[str, Column], schema: TableSchema, *, by_copy: bool, of_dms: bool
+    numbers: npt.NDArray[np.int64], columns: Mapping[str, Column], schema: TableSchema, form: ExportForm
 ) -> _Part:
     parsed = list[Parsed]()
     for column in schema.columns:
         parse = parsed_column
-        if by_copy and _is_copied_apart(column.type):
+        if form is ExportForm.BY_COPY and _is_copied_apart(column.type):
             parse = _copied_column
-        elif of_dms and column.type == "bytea":
+        elif form is ExportForm.OF_MYSQL and is_of_mysql(column.type):
+            parse = mysql_column
+        elif form is ExportForm.BY_DMS and column.type == "bytea":
             parse = _dms_column
         parsed.append(parse(columns.get(column.name, [None] * len(numbers)), column.type))
     return _Part(numbers=numbers, names=columns.keys(), columns=parsed)
