@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import Column
 from cdc_pipeline.types.array_text import parse_lists
-from cdc_pipeline.types.debezium_text import CONNECT_DECIMAL, Field, Render, renderer
+from cdc_pipeline.types.debezium_declared import declared_renderer
+from cdc_pipeline.types.debezium_text import CONNECT_DECIMAL, Field, Render
 from cdc_pipeline.types.declared import declared_type
 from cdc_pipeline.types.masks import either
 from cdc_pipeline.types.table import ARRAY, ColumnType, resolve
@@ -134,7 +135,7 @@ def is_placeholder(value: object, field: Field | None) -> bool:
 
 def _renderer(type_name: str, field: Field | None) -> Render:
     """Returns the function for a type. JSON lacks NaN and infinity, which other formats of files have."""
-    render = renderer(type_name, field)
+    render = declared_renderer(type_name, field)
     if type_name not in _JSON_TYPES:
         return render
 

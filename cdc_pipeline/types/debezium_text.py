@@ -36,7 +36,7 @@ _TICKS = {
     "io.debezium.time.NanoTime": _NANOSECOND,
     "io.debezium.time.NanoTimestamp": _NANOSECOND,
 }
-_OWN_TYPES = {
+OWN_TYPES = {
     CONNECT_DECIMAL: "numeric",
     "io.debezium.data.VariableScaleDecimal": "numeric",
     **dict.fromkeys(("io.debezium.time.Date", "org.apache.kafka.connect.data.Date"), "date"),
@@ -85,7 +85,7 @@ def renderer(type_name: str, field: Field | None) -> Render:
 
 def _text_renderer(field: Field | None) -> Render:
     """Returns the function for a column of texts: what the field's own type prints, since numbers may encode it."""
-    own = None if field is None else _OWN_TYPES.get(str(field.get("name")))
+    own = None if field is None else OWN_TYPES.get(str(field.get("name")))
     if own is not None:
         return with_nanoseconds(renderer(own, field), _tick("", field))
     return _text_of_octets if field is not None and field.get("type") == "bytes" else _text
