@@ -138,12 +138,17 @@ class ConnectorWatch:
                 return
 
     def _look_for_bytes(self, event: EnvelopeEvent, layout: Layout) -> None:
-        table, row = layout.name, event.after or event.before or {}
+        table, row = layout.name, {**(event.key or {}), **(event.after or event.before or {})}
         pending = self._texts[table]
         shown = {(table, name): _is_bytes(row.get(name)) for name in pending}
         self._are_bytes.update({column: found for column, found in shown.items() if found is not None})
         self._texts[table] = self._not_numbers(table, pending)
-        if any(self._are_bytes.get((table, name)) and type(row.get(name)) is str for name in self._texts[table]):
+        taken = layout.schema.key if event.operation == "d" else ()  # a keyless table's delete takes the whole row
+        if any(
+            self._are_bytes.get((table, name)) and type(row.get(name)) is str
+            for name in self._texts[table]
+            if not taken or name in taken
+        ):
             raise SourceError(
                 f"decimals of {table} come as bytes, without the schema that says their scale",
                 expected="texts (decimal.handling.mode = string, bigint.unsigned.handling.mode = long), or schemas",

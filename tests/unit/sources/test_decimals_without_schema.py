@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import UnfitEvent
-from tests.support.change_files import ChangeFolder, Read, json_lines
+from tests.support.change_files import ChangeFolder, Read, Row, json_lines
 from tests.support.debezium_lines import PLACEHOLDER
 
 ORDERS = TableName.parse("shop.public.orders")
@@ -44,24 +44,26 @@ class KeptText:
         return self.event.payload
 
 
-def orders(folder: Path, type_: str = "numeric(12,2)") -> ChangeFolder:
-    table = {"name": str(ORDERS), "id": ["id"], "columns": {"id": "int", "price": type_}}
+def orders(folder: Path, type_: str = "numeric(12,2)", *, key: Sequence[str] = ("id",)) -> ChangeFolder:
+    table = {"name": str(ORDERS), "id": list(key), "columns": {"id": "int", "price": type_}}
     return ChangeFolder(folder=folder, source={"format": "debezium"}, tables=[table])
 
 
-def read(orders: ChangeFolder, values: Sequence[object], *, is_of_debezium: bool = True) -> Read:
+def event(operation: str, row: Row, *, is_of_debezium: bool = True) -> Row:
     source = {"connector": "mysql", "db": "shop", "schema": "public", "table": "orders"}
     if is_of_debezium:
         source["version"] = "3.4.0.Final"
-    orders.write(
-        "1.jsonl",
-        json_lines(
-            [
-                {"op": "c", "before": None, "after": {"id": number, "price": value}, "source": source}
-                for number, value in enumerate(values)
-            ]
-        ),
-    )
+    before, after = (row, None) if operation == "d" else (None, row)
+    return {"op": operation, "before": before, "after": after, "source": source}
+
+
+def read(orders: ChangeFolder, values: Sequence[object], *, is_of_debezium: bool = True) -> Read:
+    rows = [{"id": number, "price": value} for number, value in enumerate(values)]
+    return read_events(orders, [event("c", row, is_of_debezium=is_of_debezium) for row in rows])
+
+
+def read_events(orders: ChangeFolder, events: Sequence[Row]) -> Read:
+    orders.write("1.jsonl", json_lines(events))
     return orders.read()
 
 
@@ -93,6 +95,32 @@ def test_bytes_are_quarantined_also_those_that_look_like_numbers_until_a_number_
     assert [log["event"] for log in logs if log["log_level"] == "error"] == [
         "the table's lines are quarantined"
     ] * bool(found.unfit)
+
+
+def test_a_delete_takes_the_id_of_a_row_whose_other_columns_are_bytes(tmp_path: Path) -> None:
+    found = read_events(
+        orders(tmp_path), [event("d", {"id": 1, "price": "Ag=="}), event("c", {"id": 2, "price": "1234"})]
+    )
+    assert found.changes == [("d", {"id": 1, "price": None})]
+    assert BYTES in found.unfit[0].reason
+
+
+@pytest.mark.parametrize("key", [["price"], []], ids=["id", "keyless"])
+def test_a_delete_that_needs_a_column_in_bytes_is_quarantined(key: list[str], tmp_path: Path) -> None:
+    rows = [{"id": 1, "price": "Ag=="}, {"id": 2, "price": "1234"}]
+    found = read_events(orders(tmp_path, key=key), [event("d", row) for row in rows])
+    assert found.changes == []
+    assert [BYTES in each.reason for each in found.unfit] == [True, True]
+
+
+def test_a_delete_whose_key_alone_has_bytes_is_quarantined(tmp_path: Path) -> None:
+    deletes = [
+        {"key": {"price": text}, "value": {**event("d", {}), "before": None}, "headers": None}
+        for text in ("Ag==", "1234")
+    ]
+    found = read_events(orders(tmp_path, key=["price"]), deletes)
+    assert found.changes == []
+    assert [BYTES in each.reason for each in found.unfit] == [True, True]
 
 
 def test_bytes_of_an_unsigned_number_are_quarantined_likewise(tmp_path: Path) -> None:
