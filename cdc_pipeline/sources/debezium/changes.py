@@ -8,7 +8,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.mongodb import MONGODB
-from cdc_pipeline.sources.debezium.one_line import Undecodable
+from cdc_pipeline.sources.debezium.one_line import Undecodable, is_spelled_alike
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder, parse_debezium
 
@@ -106,7 +106,9 @@ def is_plain(event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: 
     if event.operation == "u":
         key, before = event.key, event.before
         shows_id = key is None or layout.key_names <= key.keys()
-        if not (shows_id and (before is None or all(before.get(name) == after[name] for name in layout.schema.key))):
+        names = layout.schema.key
+        keeps_id = before is None or all(is_spelled_alike(before.get(name), after[name]) for name in names)
+        if not (shows_id and keeps_id):
             return False
     elif before_it is not None and before_it.operation == "d":
         return False
@@ -167,12 +169,10 @@ def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | Non
 
 def _is_same(old_id: Fields, new_id: Fields, layout: Layout) -> bool:
     """Returns whether two ids are one in the lake, however the event spells their values."""
-    return old_id == new_id or (
-        old_id.keys() == new_id.keys()
-        and all(
-            _is_one([old_id[column.name], new_id[column.name]], column.type, layout.fields.get(column.name))
-            for column in layout.schema.key_columns
-        )
+    return old_id.keys() == new_id.keys() and all(
+        is_spelled_alike(old_id[column.name], new_id[column.name])
+        or _is_one([old_id[column.name], new_id[column.name]], column.type, layout.fields.get(column.name))
+        for column in layout.schema.key_columns
     )
 
 

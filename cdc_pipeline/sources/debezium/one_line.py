@@ -153,6 +153,11 @@ def slow_json(text: str, decoder: json.JSONDecoder | None = None) -> Any:
     return document
 
 
+def is_spelled_alike(one: object, other: object) -> bool:
+    """Returns whether two values of JSON are surely one in the lake, which keeps 1.0 and 1.00 apart in a text."""
+    return type(one) is type(other) and str(one) == str(other)
+
+
 def printable(text: str, most: int = _SHOWN_CHARACTERS) -> str:
     """Returns a text that every store and terminal accepts, shortened."""
     return storable(text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)")

@@ -12,6 +12,7 @@ from cdc_pipeline.sources.debezium.changes import PLACEHOLDERS, is_plain
 from cdc_pipeline.sources.debezium.connector_checks import Watched
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.one_line import is_spelled_alike
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.rows import TakenLines
 from cdc_pipeline.sources.debezium.sent_again import begin_places
@@ -199,7 +200,7 @@ class PlainTable:
         befores = [event.value.get("before") for event in events]
         names = self.layout.schema.key
         return all(
-            before.get(name) == row[name]
+            is_spelled_alike(before.get(name), row[name])
             for before, row in zip(befores, rows, strict=True)
             if isinstance(before, dict)
             for name in names

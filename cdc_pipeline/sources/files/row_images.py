@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
-from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
+from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, is_spelled_alike
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.files.dms_octets import Mask, octet_columns, whole_octets
 from cdc_pipeline.sources.files.record_values import Column, json_values
@@ -145,6 +145,6 @@ def _equal(column: pa.Array, value: str | bytes) -> Mask | np.bool_:
 def _differs(new: Column, old: Column) -> Mask:
     if isinstance(new, list) or isinstance(old, list) or new.type != old.type:
         pairs = zip(json_values(new), json_values(old), strict=True)
-        return np.array([type(one) is not type(other) or one != other for one, other in pairs], np.bool_)
+        return np.array([not is_spelled_alike(one, other) for one, other in pairs], np.bool_)
     same = pc.or_(pc.fill_null(pc.equal(new, old), fill_value=False), pc.and_(new.is_null(), old.is_null()))
     return ~np.asarray(same)

@@ -43,6 +43,30 @@ def test_a_placeholder_is_no_value_where_the_key_has_other_columns_than_the_id()
     assert ["the id column region is NULL" in why for why in reader.refused] == [True]
 
 
+@pytest.mark.parametrize("updates", [1, 9])
+@pytest.mark.parametrize(
+    ("type_name", "old", "new", "operations"),
+    [
+        ("numeric", "1.0", "1.00", ["d", "m"]),
+        ("numeric", "1", "1.0", ["d", "m"]),
+        ("numeric", "1.0", "1.0", ["u"]),
+        ("numeric(12,2)", "1.0", "1.00", ["u"]),
+        ("float8", "-0.0", "0.0", ["u"]),
+        ("text", "1.0", "1.00", ["d", "m"]),
+    ],
+)
+def test_numbers_that_are_two_texts_in_the_lake_are_two_ids(
+    type_name: str, old: str, new: str, operations: list[str], updates: int
+) -> None:
+    reader = Decoding(orders(id=["id"], columns={"id": type_name}))
+    events = [
+        json.dumps(postgres("u", 20 + number, before={"id": "old"}, after={"id": "new"})) for number in range(updates)
+    ]
+    reader.send(*(text.replace('"old"', old).replace('"new"', new).encode() for text in events))
+    assert [row["_cdc_op"] for row in reader.rows] == operations * updates
+    assert reader.refused == []
+
+
 @pytest.mark.parametrize("odd", ["a\tb", "a\nb", "a\x01b"])
 def test_the_key_in_a_header_may_have_control_characters(odd: str) -> None:
     """Kafka Connect's SimpleHeaderConverter escapes quotes and backslashes, and no control characters."""

@@ -210,6 +210,14 @@ def test_an_update_whose_old_id_is_the_same_in_another_spelling_keeps_its_row(
     assert folder.read().changes == [("u", {"id": Decimal("1.50"), "v": "new"})] * count
 
 
+@pytest.mark.parametrize("count", [FEW, MANY])
+def test_an_old_id_that_is_another_text_in_the_lake_leaves_no_row_behind(count: int, tmp_path: Path) -> None:
+    """JSON's 1.0 and 1.00 are equal numbers, and two texts of a numeric without precision."""
+    folder = orders(tmp_path, {"id": "numeric", "v": "text"})
+    folder.write("orders/1.jsonl", '{"op": "update", "id": 1.00, "v": "new", "BI_id": 1.0}\n' * count)
+    assert folder.read().changes == [("d", {"id": "1.0", "v": None}), ("m", {"id": "1.00", "v": "new"})] * count
+
+
 @every_kind
 @pytest.mark.parametrize(
     ("old", "kept"),
