@@ -203,7 +203,7 @@ def _refuse_half_id(event: EnvelopeEvent, new_id: Fields, layout: Layout) -> Non
     """Raises SourceError for an update whose old row shows another id, and not all of it: the old row would stay."""
     for column in layout.schema.key_columns:
         pair = [(event.before or {}).get(column.name), new_id.get(column.name)]
-        if None in pair or pair[0] == pair[1] or _is_one(pair, column.type, layout.fields.get(column.name)):
+        if None in pair or is_spelled_alike(*pair) or _is_one(pair, column.type, layout.fields.get(column.name)):
             continue
         raise SourceError(
             f"an update of {layout.table} changed {column.name}, which is of its id, and came without the whole old id",
