@@ -31,9 +31,9 @@ def fitted(
     """Returns the change after which the table can hold rows of all these schemas.
 
     The `leading` schema decides how the table looks afterwards. A column that only `earlier` schemas have is already
-    dropped. A column that only `late` schemas have is new if its number is higher than all known numbers, and its
-    schema is not older than the last one that the table followed; otherwise the source has dropped it, and it is not
-    added. A `leading` schema that is older than the last one that the table
+    dropped. A column that only `late` schemas have is new if its number is higher than all known numbers; otherwise the
+    source has dropped it, and it is not added. If its schema is older than the last one that the table followed, such
+    a column has come and gone: it is already dropped. A `leading` schema that is older than the last one that the table
     followed does not lead: then all schemas are late. `keeps_wider`: a column whose type became narrower stays as wide
     as it is, as in a history, whose older rows may need it.
     """
@@ -49,8 +49,9 @@ def fitted(
     for schema in late:
         is_older = schema.generation < plan.generation
         for column in schema.columns:
-            is_new = not is_older and (column.number or 0) > plan.highest
-            plan.make_room(column, dropped=False, wanted=column.number is None or is_new)
+            is_new = (column.number or 0) > plan.highest and (keeps_dropped or not is_older)
+            is_dropped = is_older and column.number is not None
+            plan.make_room(column, dropped=is_dropped, wanted=column.number is None or is_new)
     for schema in filter(None, (leading, *earlier, *late)):
         plan.check_key(schema)
     return plan.change()

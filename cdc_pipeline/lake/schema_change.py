@@ -15,7 +15,7 @@ from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
 from cdc_pipeline.lake.reshaping import Reshaper, Reshaping, configuration_of, reshaping_of
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of, shape_of_source
-from cdc_pipeline.lake.table_features import check_features
+from cdc_pipeline.lake.table_features import check_features, has_unknown_features
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
@@ -42,6 +42,18 @@ class Fitted:
     version: int
 
 
+def _is_worth_a_commit(reshaping: Reshaping, log: DeltaLog, read: int, on_step: OnStep) -> bool:
+    """Raises LakeError for a table whose features forbid the commit, if the claim cannot do without it.
+
+    It can if only the generation changes: a newer type of the source may have the same type in the lake.
+    """
+    with step(on_step, "lake_schema.read"):
+        if reshaping.change.is_generation_alone and reshaping.is_described and has_unknown_features(log, read):
+            return False
+        check_features(log, read, "a change of columns")
+    return True
+
+
 def follow(
     log: DeltaLog,
     table: LakeTable,
@@ -63,9 +75,7 @@ def follow(
     """
     plan = plan or partial(planned, table, work)
     reshaping = reshaping_of(metadata, read, plan, vectors=table.deletion_vectors)
-    if not reshaping.is_none:
-        with step(on_step, "lake_schema.read"):
-            check_features(log, read, "a change of columns")
+    if not reshaping.is_none and _is_worth_a_commit(reshaping, log, read, on_step):
         words = reshaping.change.words()
         info = commit_info(
             operation=_OPERATION, user_metadata=json.dumps({"shape": words}), read_version=read, now=clock()

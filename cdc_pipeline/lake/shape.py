@@ -139,8 +139,13 @@ class ShapeChange:
 
     @property
     def is_none(self) -> bool:
+        return self.is_generation_alone and (self.before.generation == self.after.generation or not self.after.highest)
+
+    @property
+    def is_generation_alone(self) -> bool:
+        """Whether nothing changes but, perhaps, the generation, which is recorded only beside numbers of columns."""
         before, after = self.before, self.after
-        numbers = [(shape.source_id, shape.generation, shape.highest) for shape in (before, after)]
+        numbers = [(shape.source_id, shape.highest) for shape in (before, after)]
         return numbers[0] == numbers[1] and set(before.columns) == set(after.columns)
 
     @property

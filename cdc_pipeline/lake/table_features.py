@@ -33,6 +33,11 @@ def allows_own_commit(log: DeltaLog, version: int) -> bool:
     return not unknown_features(_protocol(log, version))
 
 
+def has_unknown_features(log: DeltaLog, version: int) -> bool:
+    """Whether a commit of the pipeline's own after this version would break a feature of the table."""
+    return bool(unknown_features(_protocol(log, version)))
+
+
 def check_features(log: DeltaLog, version: int, doing: str) -> None:
     """Raises LakeError if a commit of the pipeline's own after this version would break a feature of the table."""
     found = unknown_features(_protocol(log, version))

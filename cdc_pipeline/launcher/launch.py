@@ -78,9 +78,14 @@ def _put_aside(path: Path) -> Path:
 
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment with this machine in no_proxy: a proxy could not reach servers on loopback."""
-    named = environment.get("no_proxy", environment.get("NO_PROXY", ""))
-    exempt = named if named.strip() == EVERY_HOST else ",".join(filter(None, (named, LOOPBACK, "localhost")))
-    return {**environment, "no_proxy": exempt, "NO_PROXY": exempt}
+    lower, upper = environment.get("no_proxy"), environment.get("NO_PROXY")
+    # Libraries that know both look at the second one only if there is no first.
+    both = {"no_proxy": upper or "" if lower is None else lower, "NO_PROXY": lower or "" if upper is None else upper}
+    return {**environment, **{name: _with_loopback(named) for name, named in both.items()}}
+
+
+def _with_loopback(named: str) -> str:
+    return named if named.strip() == EVERY_HOST else ",".join(filter(None, (named, LOOPBACK, "localhost")))
 
 
 def start(

@@ -53,7 +53,7 @@ def check_lake(url: str, beside: Path) -> None:
     if url.startswith(("~", "$")) or "${" in url:
         message = (
             "no '~' and no variable is replaced in a lake: write the folder's own name, with ./ before it if it begins"
-            " with '~' or '$'"
+            " with '~' or '$', and as file:///folder with %24 for '$' if it has '${'"
         )
         raise ValueError(message)
     folder = unquote(urlsplit(url).path) if url.startswith("file://") else url

@@ -15,7 +15,7 @@ from cdc_pipeline.sources.protocol import TableEvents
 from cdc_pipeline.sources.table_events import table_events
 from cdc_pipeline.sources.version_text import version_texts
 
-_FLOATS = frozenset({"float4", "float8"})
+_FLOATS, _ZEROS = frozenset({"float4", "float8"}), {b"-0.0", b"0.0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class ChangeGroup:
             return
         self._check_id(before)
         merged, absent = self._merged(before, after)
-        if self._compared_id(before.texts) == self._compared_id(merged):
+        if self._has_same_id(before.texts, merged):
             self._add(Operation.UPDATE, place, merged, absent)
             return
         self.delete(before, place)
@@ -158,13 +158,13 @@ class ChangeGroup:
         by_name = dict(zip(self.schema.names, texts, strict=True))
         return [by_name[name] for name in self.schema.key]
 
-    def _compared_id(self, texts: Sequence[bytes | None]) -> Texts:
-        """Returns the id with -0 as 0 in columns of floats: the lake knows one number for both."""
-        types = {column.name: column.type for column in self.schema.columns}
-        return [
-            b"0.0" if text == b"-0.0" and types[name] in _FLOATS else text
-            for name, text in zip(self.schema.key, self._id_of(texts), strict=True)
-        ]
+    def _has_same_id(self, old: Sequence[bytes | None], new: Sequence[bytes | None]) -> bool:
+        """Takes -0 and 0 for one number in columns of floats, as the lake does."""
+        before, after = self._id_of(old), self._id_of(new)
+        return before == after or all(
+            was == now or (column.type in _FLOATS and {was, now} == _ZEROS)
+            for column, was, now in zip(self.schema.key_columns, before, after, strict=True)
+        )
 
     def _check_id(self, before: RowImage) -> None:
         here = dict(zip(self.schema.names, before.present, strict=True))

@@ -126,6 +126,24 @@ def test_a_late_event_brings_no_column_back_that_came_and_went_within_a_claim() 
     assert fitted(known, None, late=[came], keeps_dropped=False).is_none
 
 
+def test_a_late_event_keeps_the_values_of_a_column_that_came_and_went_hidden() -> None:
+    came = replace(columns("id int8 1", "a text 2", "b int4 3", "c text 4"), generation=10)
+    gone = fitted(shape_of_source(FIRST), replace(FIRST, generation=20)).after
+    kept = fitted(gone, None, late=[came]).after
+    assert (kept.names, kept.shown) == (("id", "a", "b", "c"), ("id", "a", "b"))
+    assert fitted(kept, None, late=[came]).is_none
+
+
+def test_a_generation_that_the_table_cannot_record_is_no_change() -> None:
+    """Without numbers of columns there is nothing to follow; each claim would make a commit of its own."""
+    plain = tuple(replace(column, number=None) for column in FIRST.columns)
+    unnumbered = replace(FIRST, columns=plain, generation=7)
+    first = fitted(shape_of_source(replace(unnumbered, generation=0)), unnumbered)
+    assert first.is_none
+    numbered = fitted(shape_of_source(FIRST), replace(FIRST, generation=7))
+    assert (numbered.is_none, numbered.is_generation_alone) == (False, True)
+
+
 def test_a_claim_ends_before_rows_that_cannot_be_merged_with_those_before() -> None:
     added = columns("id int8 1", "a text 2", "b int4 3", "c text 4")
     dropped = columns("id int8 1", "b int4 3", "c text 4")
