@@ -4,6 +4,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -32,7 +33,7 @@ ODD_ROW = st.fixed_dictionaries(
     optional={
         "id": st.sampled_from([1, 2, None, "1", 1 << 70]),
         "name": st.sampled_from(["y", None, *PLACEHOLDER_TEXTS, [1], {"a": 1}]),
-        "price": st.sampled_from(["2.50", None, 1, 1.5, "x"]),
+        "price": st.sampled_from(["2.50", None, 1, 1.5, "x", "Ag==", "1234", "0E-8"]),
         "more": st.just(1),
     },
 )
@@ -99,6 +100,19 @@ class EventByEvent(DebeziumDecoder):
     def add_plain(self, event: EnvelopeEvent, adding: Adding, settings: TableSettings) -> bool:
         del event, adding, settings
         return False
+
+
+class Counting(DebeziumDecoder):
+    """`alone`: how many events it did not add by the shortest way."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.alone = 0
+
+    def add_plain(self, event: EnvelopeEvent, adding: Adding, settings: TableSettings) -> bool:
+        added = super().add_plain(event, adding, settings)
+        self.alone += not added
+        return added
 
 
 def outcome(decoder: DebeziumDecoder, transactions: list[tuple[int, list[Any]]]) -> list[object]:
@@ -169,6 +183,17 @@ def test_lines_become_what_they_become_one_by_one(
         for decoder in (DebeziumDecoder, EventByEvent)
     )
     assert found == expected
+
+
+@pytest.mark.parametrize("price", ["1234", "20240101", "9.50", "-1", "0E-18", "1E+5", None])
+def test_numbers_are_added_many_at_once_also_those_that_look_like_bytes(price: str | None) -> None:
+    table = TableSettings.model_validate({"name": ORDERS, "id": ["id"], "columns": TYPES})
+    decoder = Counting(tables=DebeziumTables([table], {}), sequence_by=(), last_position={0: {}})
+    documents = [
+        {"op": "c", "after": {"id": place, "name": "x", "price": price}, "source": PLACE} for place in range(20)
+    ]
+    decoder.add(0, _lines(0, documents), 0)
+    assert decoder.alone == 1
 
 
 def test_lines_of_two_tables_in_turns_become_one_set_of_rows_for_each() -> None:

@@ -1,8 +1,10 @@
 """Finds settings of a Debezium connector that make values wrong, as far as its events show them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import structlog
 
@@ -17,12 +19,34 @@ _DOUBLE_DIGITS = 17
 """The most digits that a double is written with."""
 _CUT_TIMES = ("org.apache.kafka.connect.data.Time", "org.apache.kafka.connect.data.Timestamp")
 """Of milliseconds, whatever the source's column has."""
-_NUMBERS, _OF_ANY = frozenset({int, Decimal}), frozenset({int, Decimal, str})
+_NUMBERS = frozenset({int, Decimal})
 _PRINTED = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:E[+-][0-9]+)?|Infinity")
 """Numbers as Debezium writes texts of them: no plus before them, and an exponent as Java prints it."""
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)")
-Watched = Sequence[tuple[str, frozenset[type]]]
-"""Columns, each with the types of the values that may still show how the connector is set."""
+_DIGITS = str.maketrans("", "", " -.0123456789")
+_ENOUGH = 10
+"""So many different texts in a row that look like numbers are numbers: about one of 1,700 values in bytes looks so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedColumns:
+    """The columns of a table in which a value may still show how the connector is set.
+
+    `texts`: where base64 shows it, `numbers`: those of them where a number does. `in_bytes`: those where every value
+    does; it is kept up to date.
+    """
+
+    texts: Collection[str]
+    numbers: Collection[str]
+    in_bytes: Collection[str]
+
+    def may_show(self, name: str, values: Sequence[Any], kinds: Collection[type]) -> bool:
+        """Returns whether one of the column's values may show it. `kinds`: the types of the values."""
+        if name not in self.texts:
+            return False
+        if name in self.in_bytes or (name in self.numbers and not _NUMBERS.isdisjoint(kinds)):
+            return True
+        return str in kinds and _have_letters(values)
 
 
 class ConnectorWatch:
@@ -32,8 +56,8 @@ class ConnectorWatch:
     that equals the default may stand for NULL. One NULL in such a column shows that the connector sends NULL.
     `decimal.handling.mode = double`, in events without schemas: a number where the other modes write a text. A number
     with more digits than a double has, or a whole one, shows that the number is exact (`decimal.format = NUMERIC`).
-    `decimal.handling.mode = precise`, in events without schemas: base64 where `string` writes digits. Other values of
-    its column show what base64 is that looks like digits. Such events are refused.
+    `decimal.handling.mode = precise`, in events without schemas: base64 where `string` writes digits. Such events are
+    refused. Base64 that looks like digits is what the column's last value was that does not look like both.
     `time.precision.mode = connect`, in events with schemas: the type of a time.
     """
 
@@ -41,9 +65,9 @@ class ConnectorWatch:
         self._defaults: dict[str, Mapping[str, object]] = {}
         self._decimals: dict[str, tuple[str, ...]] = {}
         self._texts: dict[str, tuple[str, ...]] = {}
-        """By table, the columns whose values may be bytes, since none showed yet that they are numbers."""
-        self._are_bytes: dict[tuple[str, str], bool] = {}
-        """By table and column, whether its values are bytes, once one of them showed it."""
+        """By table, the columns whose values may be bytes."""
+        self._in_bytes: dict[str, dict[str, set[object]]] = {}
+        """By table and column in bytes, the texts since the last one that showed it: each looks like a number."""
         self._settled: set[tuple[str, str]] = set()
         self._layouts: dict[str, Layout] = {}
 
@@ -65,12 +89,12 @@ class ConnectorWatch:
             if self._texts.get(layout.name):
                 self._look_for_bytes(event, layout)
 
-    def watched(self, layout: Layout) -> Watched | None:
+    def watched(self, layout: Layout) -> WatchedColumns | None:
         """Returns the columns in which a value may still show how the connector is set; None if every value may."""
         if layout.name in self._defaults:
             return None
         decimals, texts = (columns.get(layout.name, ()) for columns in (self._decimals, self._texts))
-        return [(name, _OF_ANY) for name in texts] + [(name, _NUMBERS) for name in decimals if name not in texts]
+        return WatchedColumns(texts=texts, numbers=decimals, in_bytes=self._in_bytes[layout.name])
 
     def _begin(self, layout: Layout) -> None:
         table = layout.name
@@ -86,7 +110,8 @@ class ConnectorWatch:
         if decimals and not layout.fields and (table, "decimal") not in self._settled:
             self._decimals[table] = decimals
         whole = tuple(column.name for column in layout.schema.columns if column.type == "int8")
-        self._texts[table] = () if layout.fields else self._not_numbers(table, (*decimals, *whole))
+        self._texts[table] = () if layout.fields else (*decimals, *whole)
+        self._in_bytes.setdefault(table, {})
 
     def _look_for_milliseconds(self, layout: Layout) -> None:
         cut = [name for name, field in layout.fields.items() if field.get("name") in _CUT_TIMES]
@@ -138,39 +163,48 @@ class ConnectorWatch:
                 return
 
     def _look_for_bytes(self, event: EnvelopeEvent, layout: Layout) -> None:
-        table, row = layout.name, {**(event.key or {}), **(event.after or event.before or {})}
-        pending = self._texts[table]
-        shown = {(table, name): _is_bytes(row.get(name)) for name in pending}
-        self._are_bytes.update({column: found for column, found in shown.items() if found is not None})
-        self._texts[table] = self._not_numbers(table, pending)
+        table, row = layout.name, event.after or {**(event.key or {}), **(event.before or {})}
+        names = self._texts[table]
+        if not self._in_bytes[table] and not _have_letters(map(row.get, names)):
+            return
+        found = [name for name in names if self._is_in_bytes(table, name, row.get(name))]
         taken = layout.schema.key if event.operation == "d" else ()  # a keyless table's delete takes the whole row
-        if any(
-            self._are_bytes.get((table, name)) and type(row.get(name)) is str
-            for name in self._texts[table]
-            if not taken or name in taken
-        ):
+        if any(not taken or name in taken for name in found):
             raise SourceError(
                 f"decimals of {table} come as bytes, without the schema that says their scale",
                 expected="texts (decimal.handling.mode = string, bigint.unsigned.handling.mode = long), or schemas",
                 remedy="change the connector, and have all rows of the table sent again",
             )
 
-    def _not_numbers(self, table: str, columns: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in columns if self._are_bytes.get((table, name)) is not False)
+    def _is_in_bytes(self, table: str, name: str, value: object) -> bool:
+        """Returns whether a value is base64. What looks like a number, too, is one unless the column is in bytes."""
+        in_bytes = self._in_bytes[table]
+        is_number, is_base64 = _looks_like(value)
+        if is_base64 and not is_number:
+            in_bytes[name] = set()
+        elif is_number and not is_base64:
+            in_bytes.pop(name, None)
+        elif is_number and name in in_bytes:
+            in_bytes[name].add(value)
+            if len(in_bytes[name]) == _ENOUGH:
+                del in_bytes[name]
+        return is_base64 and name in in_bytes
 
     def _settle(self, table: str, what: str) -> None:
         self._settled.add((table, what))
         (self._defaults if what == "null" else self._decimals).pop(table, None)
 
 
-def _is_bytes(value: object) -> bool | None:
-    """Returns whether a value of a column of numbers shows bytes (True) or numbers (False); None if it shows neither.
+def _have_letters(values: Iterable[object]) -> bool:
+    """Returns whether a text among many has more than numbers have, as nearly all base64 does. Takes little time."""
+    texts = " ".join([value for value in values if isinstance(value, str)])
+    return bool(texts.replace("E-", "").replace("E+", "").translate(_DIGITS))
 
-    Base64 has neither a point nor a minus, so most texts of numbers are none.
-    """
+
+def _looks_like(value: object) -> tuple[bool, bool]:
+    """Returns whether a value looks like a number, and like base64, which has neither a point nor a minus."""
     if not isinstance(value, str):
-        return False if type(value) in _NUMBERS else None
-    is_number, is_base64 = (form.fullmatch(value) is not None for form in (_PRINTED, _BASE64))
-    if is_number == is_base64 or value in PLACEHOLDER_TEXTS:
-        return None
-    return is_base64
+        return type(value) in _NUMBERS, False
+    if value in PLACEHOLDER_TEXTS:
+        return False, False
+    return _PRINTED.fullmatch(value) is not None, _BASE64.fullmatch(value) is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.changes import PLACEHOLDERS, is_plain
-from cdc_pipeline.sources.debezium.connector_checks import Watched
+from cdc_pipeline.sources.debezium.connector_checks import WatchedColumns
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.one_line import is_spelled_alike
@@ -86,12 +86,12 @@ class Adding:
 class PlainTable:
     """A table with an id, whose events are ordered by their places, as its last event in a stream partition left it.
 
-    `watched`: as `ConnectorWatch` says. `alone`: as for the decoder.
+    `watched`: of the connector's settings. `alone`: as for the decoder.
     """
 
     layout: Layout
     memory: PartitionMemory
-    watched: Watched
+    watched: WatchedColumns
     alone: bool
     most: int = 1
     """How many events are looked at next: some times as many as were added last, so that few are looked at in vain."""
@@ -179,16 +179,14 @@ class PlainTable:
             cells = list(map(self.cells, rows))
         except KeyError:
             return False
-        if any(type(row[name]) in types for name, types in self.watched for row in rows):
-            return False
-        return all(map(_shows, zip(*cells, strict=True))) and (
+        return all(map(self._shows, self.layout.names, zip(*cells, strict=True))) and (
             "u" not in operations or self._keep_ids(events, rows, keys)
         )
 
     def _is_plain(self, event: EnvelopeEvent, row: object, before_it: EnvelopeEvent | None) -> bool:
         if event.operation not in _WITH_ROWS or not isinstance(row, dict) or row.keys() != self.layout.known_names:
             return False
-        if any(type(row[name]) in types for name, types in self.watched):
+        if any(self.watched.may_show(name, (row[name],), (type(row[name]),)) for name in self.watched.texts):
             return False
         if event.key is not None and not self.layout.allows((event.key,)):
             return False
@@ -206,11 +204,14 @@ class PlainTable:
             for name in names
         )
 
-
-def _shows(values: Sequence[Any]) -> bool:
-    """Returns whether none of the values may stand for another one."""
-    kinds = {*map(type, values)}
-    return kinds <= _SIMPLE and (str not in kinds or PLACEHOLDERS.isdisjoint(values))
+    def _shows(self, name: str, values: Sequence[Any]) -> bool:
+        """Returns whether none of a column's values may stand for another one, or show how the connector is set."""
+        kinds = {*map(type, values)}
+        return (
+            kinds <= _SIMPLE
+            and (str not in kinds or PLACEHOLDERS.isdisjoint(values))
+            and not self.watched.may_show(name, values, kinds)
+        )
 
 
 def _alike(lines: Sequence[Line], first: EnvelopeEvent) -> list[EnvelopeEvent]:

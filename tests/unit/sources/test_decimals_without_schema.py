@@ -15,6 +15,8 @@ from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import UnfitEvent
 from tests.support.change_files import ChangeFolder, Read, Row, json_lines
 from tests.support.debezium_lines import PLACEHOLDER
+from tests.support.decoding import Decoding, postgres
+from tests.support.decoding import orders as listed
 
 ORDERS = TableName.parse("shop.public.orders")
 BYTES = "decimals of shop.public.orders come as bytes, without the schema that says their scale"
@@ -81,8 +83,10 @@ def prices(found: Read) -> list[str]:
         (["9.50", "1234", "1E+5", "-3"], ["9.50", "1234.00", "100000.00", "-3.00"]),
         (["1234", "9.50"], ["1234.00", "9.50"]),
         ([None, "Ag==", "9.50", "1234"], ["None", "9.50", "1234.00"]),
+        (["9.50", "Ag==", "1234"], ["9.50"]),
+        (["1234", "Ag==", "1234"], ["1234.00"]),
     ],
-    ids=["bytes", "plus", "exponents", "texts", "texts at last", "changed"],
+    ids=["bytes", "plus", "exponents", "texts", "texts at last", "mended", "changed", "bytes at last"],
 )
 def test_bytes_are_quarantined_also_those_that_look_like_numbers_until_a_number_shows_texts(
     values: list[str | None], kept: list[str], count: int, tmp_path: Path
@@ -127,6 +131,31 @@ def test_bytes_of_an_unsigned_number_are_quarantined_likewise(tmp_path: Path) ->
     found = read(orders(tmp_path, "bigint"), ["Ag==", "1234", 5, "1234"])
     assert prices(found) == ["5", "1234"]
     assert [BYTES in each.reason for each in found.unfit] == [True, True]
+
+
+@pytest.mark.parametrize("type_", ["numeric(8,0)", "bigint"])
+def test_ten_different_texts_in_a_row_that_look_like_numbers_are_numbers(type_: str, tmp_path: Path) -> None:
+    """Dates as numbers never show anything else."""
+    dates = [f"202401{day}" for day in range(10, 30)]
+    found = read(orders(tmp_path, type_), [*dates, "Ag==", *dates[:9], "Ag==", *dates])
+    assert prices(found) == [*dates, *dates[9:]]
+    assert all(BYTES in each.reason for each in found.unfit)
+
+
+def test_bytes_in_one_stream_partition_show_what_the_others_have() -> None:
+    decoding = Decoding(listed(id=["id"], columns={"id": "int", "price": "numeric(12,2)"}), partitions=2)
+
+    def send(partition: int, *texts: str) -> None:
+        for place, text in enumerate(texts, start=100 * len(decoding.events)):
+            event = postgres("c", place, after={"id": place, "price": text})
+            event["source"]["version"] = "3.4.0.Final"
+            decoding.send(event, partition=partition)
+
+    send(1, "9.50", "9.50")
+    send(0, "Ag==")
+    send(1, "1234")
+    assert [str(row["price"]) for row in decoding.rows] == ["9.50", "9.50"]
+    assert [BYTES in reason for reason in decoding.refused] == [True, True]
 
 
 def test_a_placeholder_and_infinity_are_no_bytes(tmp_path: Path) -> None:
