@@ -19,7 +19,7 @@ from cdc_pipeline.sources.mysql.catalogue import (
 )
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import check_array_index, check_cascade, check_images, check_server
-from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
+from cdc_pipeline.sources.mysql.shape import TableShape, may_be_mixed_up, why_retaken, with_order_of
 from cdc_pipeline.sources.table_checks import (
     check_column_names,
     check_excluded,
@@ -196,7 +196,9 @@ class _ListedTables:
         shapes, now = _recorded(known), new.shapes[-1]
         if not shapes:
             return replace(new, shapes=(_adopted(settings, known, now),))
-        if now.is_now(shapes[-1]):
+        # Older versions also recorded shapes that may be mixed up.
+        is_mixed_up = may_be_mixed_up((*shapes, now))
+        if now.is_now(shapes[-1]) and not is_mixed_up:
             return replace(new, shapes=shapes)
         fixed = {
             *known.key,
@@ -206,7 +208,7 @@ class _ListedTables:
         reason = why_retaken(shapes[-1], now, fixed)
         if reason is None and settings.on_schema_change == "stop":
             reason = "its columns changed, and on_schema_change is stop"
-        if reason is None and any(now.passes_for(shape) for shape in shapes):
+        if reason is None and is_mixed_up:
             reason = "it lost columns and has the same names again: rows do not show which of them they have"
         if reason is not None:
             raise TableStale(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from cdc_pipeline.record import Column, TableSchema
@@ -118,6 +119,11 @@ class TableShape:
         generation = document["generation"]
         looked_at = document.get("looked_at", generation)
         return cls(columns=columns, generation=generation, looked_at=looked_at, left_out=left_out, highest=highest)
+
+
+def may_be_mixed_up(shapes: Sequence[TableShape]) -> bool:
+    """Returns whether rows of one of the shapes, oldest first, may be taken for rows of an earlier one."""
+    return any(later.passes_for(earlier) for earlier, later in combinations(shapes, 2))
 
 
 def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()) -> str | None:

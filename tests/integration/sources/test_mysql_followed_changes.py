@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.session import FORMATS
 from cdc_pipeline.sources.mysql.setup import plan_source
+from cdc_pipeline.sources.mysql.shape import TableShape
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import events_of
 from tests.support.mariadb import PASSWORD, USER, numbers
@@ -164,6 +166,28 @@ def test_a_column_that_is_added_again_while_rows_from_before_its_drop_may_come_s
         survey = pipeline.source.survey(pipeline.registered_stream())
         assert list(survey.mendable) == [shop.name("orders")]
         assert read_stream(pipeline, place).events == []
+
+
+@pytest.mark.parametrize("then", [("ADD COLUMN amount INT",), ("ADD COLUMN amount INT", "DROP COLUMN amount")])
+def test_such_columns_that_an_older_version_has_recorded_stop_the_table_until_its_new_snapshot(
+    shop: MysqlShop, then: tuple[str, ...]
+) -> None:
+    shop.run("CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT)")
+    with shop.opened("orders") as pipeline:
+        setup, name = pipeline.source_setup(), shop.name("orders")
+        setup.set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'a', 1)", "ALTER TABLE orders DROP COLUMN amount")
+        read_batch(pipeline)
+        shop.run(*(f"ALTER TABLE orders {change}" for change in then))
+        row = pipeline.store.tables.table(name)
+        first, without = map(TableShape.from_json, row.shape or ())
+        later = replace(first, generation=without.generation + 1, looked_at=without.generation + 1)
+        again = later.numbered(without.numbers, without.highest)
+        pipeline.store.tables.set_shapes(row.table_id, [shape.to_json() for shape in (first, without, again)])
+        assert list(pipeline.source.survey(pipeline.registered_stream()).mendable) == [name]
+        setup.set_up(begin_again=[name])
+        survey = pipeline.source.survey(pipeline.registered_stream())
+        assert (survey.stale, [len(table.description) for table in survey.tables]) == ({}, [1])
 
 
 def test_a_column_that_is_added_again_behind_a_cut_is_another_one(shop: MysqlShop) -> None:

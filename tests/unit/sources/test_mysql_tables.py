@@ -13,7 +13,7 @@ from cdc_pipeline.errors import DecodeError, SourceError
 from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid
 from cdc_pipeline.sources.mysql.json_text import json_text
 from cdc_pipeline.sources.mysql.row_image import ImageColumn, RowDecoder
-from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape, why_retaken
+from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape, may_be_mixed_up, why_retaken
 from cdc_pipeline.sources.mysql.table_copy import key_ranges
 from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
 from cdc_pipeline.types.mysql import parse_column_type
@@ -132,6 +132,11 @@ def test_rows_of_columns_that_have_another_number_under_the_same_names_pass_for_
         False,
     ]
     assert again.passes_for(computed)
+    assert [may_be_mixed_up(shapes) for shapes in ((first, shape(), again, shape()), (shape(), again), (again,))] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_number_is_new_also_where_it_is_not_known_which_ones_there_were() -> None:
