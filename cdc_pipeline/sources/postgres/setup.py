@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import psycopg2.extensions
 import structlog
 
-from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.errors import SourceAway, SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
@@ -83,33 +83,33 @@ def plan_source(
     tables: Sequence[TableSettings],
     known: Mapping[TableName, KnownTable] | None = None,
     begun_again: Collection[TableName] = (),
+    *,
+    keeps_slot: bool = True,
 ) -> SourcePlan:
     """Plans the set-up. Changes nothing. Raises SourceError for a problem of the whole stream.
 
     `known`: the registered tables. If it is given, a problem of one table does not stop the others; if it is None, that
-    problem is raised, too. Treats the tables in `begun_again` as new ones.
+    problem is raised, too. Treats the tables in `begun_again` as new ones. `keeps_slot` False: the slot is replaced.
     """
     bound_waits(connection)
     server = read_server(connection)
     check_server(server, source)
     slot = read_slot(connection, source.slot)
     check_slot_kind(slot, source, server)
+    publication = read_publication(connection, source.publication)
     look = _Look(
-        connection=connection,
-        publication=read_publication(connection, source.publication),
-        listed=tables,
-        registered=known,
-        begun_again=begun_again,
+        connection=connection, publication=publication, listed=tables, registered=known, begun_again=begun_again
     )
     found = look.tables(read_types(connection))
     end = read_end(connection)
     missing = [table.name for table in found if look.published(table.name) is None]
-    is_new = look.publication is None
-    publishing = publication_statements(connection, source, missing, is_new=is_new, has_slot=slot is not None)
+    is_new = publication is None
+    has_slot = keeps_slot and slot is not None
+    publishing = publication_statements(connection, source, missing, is_new=is_new, has_slot=has_slot)
     return SourcePlan(
         server=server,
         slot=slot,
-        publication=look.publication,
+        publication=publication,
         tables=tuple(_placed(table, end, begins=table.name in begun_again) for table in found),
         stale=look.stale,
         mendable=frozenset(look.mendable),
@@ -234,8 +234,8 @@ def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
 def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> SourcePlan:
     """Runs each statement in its own transaction: a slot cannot be created in a transaction that has written.
 
-    Returns the plan with the statements that were run. A table that the server does not let the role publish is in
-    `refused`; raises that SourceError if no table is left.
+    Returns the plan with the statements that were run. A table that the server does not let the role publish, or that
+    is in use for too long, is in `refused`; raises that SourceError if no table is left.
     """
     connection.rollback()
     connection.autocommit = True
@@ -247,7 +247,7 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
                 cursor.execute(statement)
             run.append(statement)
         except SourceError as error:
-            if error.retryable or statement not in plan.adding or len(refused) + 1 == len(plan.tables):
+            if isinstance(error, SourceAway) or statement not in plan.adding or len(refused) + 1 == len(plan.tables):
                 raise
             refused[plan.adding[statement]] = error
     with step(on_step, "source.set_up"), answering():

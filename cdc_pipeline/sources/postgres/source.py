@@ -105,7 +105,7 @@ class PostgresDatabase(DatabaseSource):
         from cdc_pipeline.sources.postgres.survey import identity_of
 
         with session(self.url) as connection:
-            plan = plan_source(connection, self.settings, self.tables, known={})
+            plan = plan_source(connection, self.settings, self.tables, known={}, keeps_slot=False)
             if not plan.tables:
                 raise next(iter(plan.refused.values()))
             if plan.server.end_position < decode_position(registered):

@@ -1,6 +1,6 @@
 """A slot is created behind the transactions that run: until then nothing is read from it, and the wait is reported."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -9,7 +9,8 @@ import psycopg2
 import pytest
 from structlog.testing import capture_logs
 
-from cdc_pipeline.errors import SourceBusy
+from cdc_pipeline.errors import SourceBusy, SourceError
+from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres.position import SET_UP_WAITS
 from tests.crash.world import World
 from tests.support.command_line import query
@@ -38,10 +39,11 @@ def read_once(world: World) -> None:
 
 
 @contextmanager
-def open_transaction(database: str) -> Iterator[Callable[[], None]]:
+def open_transaction(database: str, *more: str) -> Iterator[Callable[[], None]]:
     """Yields what commits it."""
     with closing(psycopg2.connect(database)) as writer, writer.cursor() as cursor:
-        cursor.execute("INSERT INTO orders VALUES (9, 'open')")
+        for statement in (*more, "INSERT INTO orders VALUES (9, 'open')"):
+            cursor.execute(statement)
         yield writer.commit
 
 
@@ -89,6 +91,33 @@ def test_the_transaction_that_a_new_slot_waits_for_is_named(*, again: bool, worl
     (said, *_) = [said for said in logs if said["event"] == SET_UP_WAITS]
     assert (said["state"], said["query"]) == ("idle in transaction", "INSERT INTO orders VALUES (9, 'open')")
     assert len(states(world)) == len(BOTH)
+
+
+def test_a_stream_that_begins_again_with_one_more_table_keeps_nobody_from_writing_it(
+    world: World, database: str, store_url: str, tmp_path: Path
+) -> None:
+    """Not even while it waits for who has written the table: the new slot is created behind that transaction."""
+    read_once(world)
+    run_sql(database, "CREATE TABLE more (id int PRIMARY KEY)")
+    wider = world_of(tmp_path, database, store_url, (*BOTH, {"name": "public.more"}))
+    written = "INSERT INTO more VALUES (0)"
+
+    def begin() -> Mapping[TableName, SourceError]:
+        with wider.process() as pipeline:
+            return pipeline.source_setup().begin_stream_again().refused
+
+    with (
+        capture_logs() as logs,
+        open_transaction(database, written) as commit,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        waiting = executor.submit(begin)
+        try:
+            assert eventually(lambda: any(said["event"] == SET_UP_WAITS for said in logs))
+            run_sql(database, "SET lock_timeout = '1ms'", "INSERT INTO more VALUES (1)")
+        finally:
+            commit()
+        assert waiting.result() == {}
 
 
 @pytest.mark.parametrize("failover", [False, True])

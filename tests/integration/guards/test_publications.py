@@ -11,7 +11,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.session import connect
-from cdc_pipeline.sources.postgres.setup import execute_plan
+from cdc_pipeline.sources.postgres.setup import execute_plan, plan_source
 from cdc_pipeline.sources.postgres.statements import adding_statement, published_tables
 from cdc_pipeline.steps import no_step
 from tests.crash.world import World
@@ -129,6 +129,23 @@ def test_a_table_that_is_locked_to_be_published_waits_for_who_has_written_it(dat
         assert execute_plan(connection, adding, no_step).statements == (add,)
         assert published_tables(connection, source) == {("public", "other"), ("public", name.table)}
         assert rows(connection, "SHOW lock_timeout") == [("0",)]
+
+
+def test_a_table_that_stays_in_use_keeps_no_other_out_of_the_publication(database: str) -> None:
+    run_sql(database, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("first", "busy", "idle")))
+    first, busy, idle = (
+        TableSettings(name=f"{database_of(database)}.public.{name}") for name in ("first", "busy", "idle")
+    )
+    source, _ = prepare(database, [first])
+    with closing(connect(database)) as connection, closing(connect(database)) as writer, writer.cursor() as cursor:
+        connection.autocommit = True
+        plan = plan_source(connection, source, [first, busy, idle])
+        cursor.execute("LOCK TABLE busy")
+        with connection.cursor() as waiting:
+            waiting.execute("SET lock_timeout = '1ms'")
+        refused = execute_plan(connection, plan, no_step).refused
+        assert {name: type(error) for name, error in refused.items()} == {busy.table: SourceBusy}
+        assert published_tables(connection, source) == {("public", "first"), ("public", "idle")}
 
 
 def test_a_slot_that_sends_transactions_before_they_commit_is_refused(
