@@ -12,6 +12,7 @@ from cdc_pipeline.sources.known import StreamIdentity
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot
 from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.sources.postgres.session import answering, connect_for_replication
+from cdc_pipeline.sources.postgres.statements import needs_lock
 
 log = structlog.get_logger()
 
@@ -54,6 +55,21 @@ def check_publication_first(source: PostgresSource, slot: Slot | None, server: S
             expected=f"the publication first: PostgreSQL {server.version_number // 10_000} reads no change from before",
             remedy=f"run SELECT pg_drop_replication_slot('{source.slot}'), then cdc setup-source; to create the slot"
             " yourself, do it after the publication",
+        )
+
+
+def refuse_new_publication(source: PostgresSource, server: Server, *, is_published: bool) -> None:
+    """Raises SourceGap for a registered stream whose publication is gone, if a new one could lack changes.
+
+    Behind a transaction that wrote any table before, decoding goes on with the publication that is gone. So a lock on
+    the tables of the new one would not help.
+    """
+    if not is_published and needs_lock(server.version_number):
+        raise SourceGap(
+            f"the publication {source.publication} does not exist",
+            expected=f"the publication of the slot {source.slot}: before its release of May 2025 the server may leave"
+            " out changes of a new one",
+            remedy="run cdc setup-source --begin-again, then cdc snapshot",
         )
 
 

@@ -25,7 +25,12 @@ from cdc_pipeline.sources.postgres.position import (
 )
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
 from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
-from cdc_pipeline.sources.postgres.slot_guards import check_publication_first, is_successor, refuse_gap
+from cdc_pipeline.sources.postgres.slot_guards import (
+    check_publication_first,
+    is_successor,
+    refuse_gap,
+    refuse_new_publication,
+)
 from cdc_pipeline.sources.postgres.statements import missing_on_source
 from cdc_pipeline.steps import step
 
@@ -80,10 +85,11 @@ class PostgresDatabase(DatabaseSource):
                 known=known.identity(),
                 registered=registered,
             )
+            is_published = plan.publication is not None
             if registered is not None:
                 refuse_gap(self.settings.slot, plan.slot, plan.server, registered, self._end_of_log)
+                refuse_new_publication(self.settings, plan.server, is_published=is_published)
             else:
-                is_published = plan.publication is not None
                 check_publication_first(self.settings, plan.slot, plan.server, is_published=is_published)
             stale, mendable = plan.stale, plan.mendable
             again = stale.keys() & set(begin_again)

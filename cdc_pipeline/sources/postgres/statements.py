@@ -105,7 +105,8 @@ def publication_statements(
 ) -> list[str]:
     """Returns one statement per table for a publication that exists: a table that is refused keeps no other out.
 
-    A slot that is created later waits for the transactions that run, so no table needs to be locked for it.
+    A slot that is created later waits for the transactions that run, so no table needs to be locked for it. Nor does
+    one for a new publication: where that could lack changes, set-up refuses a slot that is there already.
     """
     if not missing:
         return []

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceError, SourceGap
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import Server
 from cdc_pipeline.sources.postgres.slot import check_server
+from cdc_pipeline.sources.postgres.slot_guards import refuse_new_publication
 from cdc_pipeline.sources.postgres.statements import needs_lock
 
 SOURCE = PostgresSource(kind="postgres", url="postgresql://cdc@127.0.0.1/shop")
@@ -48,3 +49,11 @@ def test_a_server_whose_log_cannot_be_decoded_is_refused(version: int, wal_level
 def test_a_table_is_locked_to_be_published_on_servers_before_the_fix_alone(fixed: int) -> None:
     assert not needs_lock(fixed)
     assert needs_lock(fixed - 1) is (fixed % 10_000 > 0)
+
+
+def test_a_registered_stream_takes_no_new_publication_from_a_server_that_may_leave_out_its_changes() -> None:
+    old, fixed = (replace(SERVER, version_number=number) for number in (160_008, 160_009))
+    refuse_new_publication(SOURCE, fixed, is_published=False)
+    refuse_new_publication(SOURCE, old, is_published=True)
+    with pytest.raises(SourceGap, match=r"does not exist.*run cdc setup-source --begin-again, then cdc snapshot"):
+        refuse_new_publication(SOURCE, old, is_published=False)
