@@ -1,5 +1,6 @@
 """What a history table takes over from its table: all rows to begin with, later what differs from its periods."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,10 +9,11 @@ from cdc_pipeline.lake.claim_view import NO_NAMES, Views, missing_values
 from cdc_pipeline.lake.columns import HISTORY_TYPES, history_of
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.lake_rows_sql import HIDDEN
+from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN
 from cdc_pipeline.lake.periods_sql import RIGHT_AFTER, as_written
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
+from cdc_pipeline.lake.registers import LACKED, LAPSED
 from cdc_pipeline.lake.schema_change import Fitted, shape_at
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import (
@@ -22,22 +24,30 @@ from cdc_pipeline.record import (
     DELETED,
     END_VERSION,
     OPERATION,
+    STATE,
     VALID_FROM,
     VERSION,
 )
 
-_NOW, _HIDDEN_NOW = "cdc_row_now", "cdc_hidden_row_now"
+_NOW, _HIDDEN_NOW, _PARTED = "cdc_row_now", "cdc_hidden_row_now", "cdc_parted_row"
+_IS_PARTED, _DELETED_AT, _VERSIONS, _AT = "_cdc_is_parted", "_cdc_deleted_at", "_cdc_versions", "_cdc_at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedRows:
-    """The rows of `table`, as changes at the moment `at`. `fitted`: the columns of its history table."""
+    """The rows of `table`, as changes at the moment `at`. `fitted`: the columns of its history table.
+
+    A parted row is taken over as the events that it shows: its delete, and one for each version that its columns have.
+    An incomplete row is one. If events may come `late`, older than what the table has, deleted rows are, too, and those
+    whose columns have different versions.
+    """
 
     views: Views
     store: ObjectStore
     table: LakeTable
     fitted: Fitted
     at: datetime
+    late: bool
 
     def name_rows(self, lake_version: int) -> list[str]:
         """Makes views of the table's visible and hidden rows, with the history's columns.
@@ -56,20 +66,37 @@ class AdoptedRows:
         ]
         url = self.store.spark_url(lake_key(self.table.name))
         rows = self.views.session.read.format("delta").option("versionAsOf", lake_version).load(url)
-        self.views.name(_NOW, rows.where(f"NOT {HIDDEN}").selectExpr(*values, VERSION))
-        self.views.name(_HIDDEN_NOW, rows.where(HIDDEN).selectExpr(*values, VERSION))
+        is_parted = f"{HIDDEN} OR {STATE} IS NOT NULL" if self.late else f"{HIDDEN} AND {DELETION} < {VERSION}"
+        self.views.name(_NOW, rows.where(f"NOT {HIDDEN}").selectExpr(*values, VERSION, f"{is_parted} AS {_IS_PARTED}"))
+        own = [VERSION, f"{DELETION} AS {_DELETED_AT}"]
+        self.views.name(_HIDDEN_NOW, rows.where(HIDDEN).selectExpr(*values, *own))
+        versions = f"{self._versions(sources)} AS {_VERSIONS}"
+        self.views.name(_PARTED, rows.where(is_parted).selectExpr(*values, *own, versions))
         return [name for name in shape.names if name not in sources]
 
     def first_periods(self) -> str:
-        """Returns SQL of the periods of a history that has none."""
+        """Returns SQL of the periods of a history that has none, without those of parted rows."""
         given = {DELETED: "false", VALID_FROM: value_literal(self.at, "TIMESTAMP"), CURRENT: "true", VERSION: VERSION}
         own = (f"{given.get(name, f'CAST(NULL AS {type_})')} AS {name}" for name, type_ in HISTORY_TYPES)
-        return f"SELECT {', '.join([*map(identifier, self.fitted.shape.names), *own])} FROM {_NOW}"
+        return (
+            f"SELECT {', '.join([*map(identifier, self.fitted.shape.names), *own])} FROM {_NOW} WHERE NOT {_IS_PARTED}"
+        )
 
-    def name_differences(self, missing: list[str], at_version: str, *, has_all: bool) -> int:
-        """Makes the view EVENT of events that turn the current periods into the table's rows; returns its length.
+    def name_events(self, missing: list[str], at_version: str, *, has_all: bool, begins: bool) -> int:
+        """Makes the view EVENT of events by which the history has the rows, beside `first_periods` if it `begins`.
 
-        A period that is newer than its row is kept. A hidden row says when its id was deleted. An id without any row
+        Returns its length. `at_version`, `has_all`: see `_differences`. Without `has_all` the rows are those of a
+        snapshot: none is parted.
+        """
+        if begins and not has_all:
+            return 0
+        sql = self._parted(missing) if begins else self._differences(missing, at_version, has_all=has_all)
+        return self.views.keep_sql(EVENT, sql).count()
+
+    def _differences(self, missing: list[str], at_version: str, *, has_all: bool) -> str:
+        """Returns SQL of events that turn the current periods into the table's rows.
+
+        A period that is newer than its row is kept. A deleted row says when its id was. An id without any row
         was deleted at `at_version`. If its period is newer than that, it was deleted right after the last event of the
         period if the table `has_all` that the history has, otherwise at the table's newest version. Without `has_all`,
         a period is newer only if it began later, because the events that confirm its values come again. What another
@@ -84,18 +111,20 @@ class AdoptedRows:
         last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})" if has_all else f"was.{VERSION}"
         next_ = f"concat({last}, '{RIGHT_AFTER}')"
         after = next_ if has_all else f"IF({as_written(last)} = {at}, {next_}, newest.{VERSION})"
-        ended = f"coalesce(hidden.{VERSION}, IF({last} < {at}, {at}, {after}))"
-        events = self.views.keep_sql(
-            EVENT,
-            f"""
+        deleted = f"coalesce(nullif(hidden.{_DELETED_AT}, ''), hidden.{VERSION})"
+        ended = f"coalesce({deleted}, IF({last} < {at}, {at}, {after}))"
+        return f"""
             {self._changed(missing)}
             UNION ALL
             SELECT 'd', {ended}, {self._own}, {NO_NAMES}, {nothing}
             FROM {self._periods_now} AS was LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
             LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")}
-            CROSS JOIN {newest} AS newest WHERE {last} < {ended}""",
-        )
-        return events.count()
+            CROSS JOIN {newest} AS newest WHERE {last} < {ended}
+            UNION ALL
+            SELECT event.* FROM ({self._parted(missing)}) AS event
+            LEFT JOIN {self._periods_now} AS was ON {shape.same("event", "was")}
+            LEFT ANTI JOIN {_NOW} AS row ON was.{VERSION} IS NOT NULL AND {shape.same("event", "row")}
+            WHERE was.{VERSION} IS NULL OR (event.{OPERATION} <> 'd' AND event.{VERSION} > {last})"""
 
     def _changed(self, missing: list[str]) -> str:
         """Returns SQL of events of the rows that differ from the period of their id that goes on, or that have none.
@@ -114,11 +143,39 @@ class AdoptedRows:
             SELECT 'u' AS {OPERATION},
                    IF({as_written(before)} = row.{VERSION}, concat({before}, '{RIGHT_AFTER}'), row.{VERSION})
                        AS {VERSION},
-                   {self._own}, CAST(array({", ".join(map(text_literal, missing))}) AS ARRAY<STRING>) AS {LACKING},
+                   {self._own}, {_lacking(missing)},
                    {", ".join(f"row.{identifier(name)}" for name in shape.names)}
             FROM {_NOW} AS row LEFT JOIN {self._periods_now} AS was ON {shape.same("row", "was")}
             LEFT JOIN {gone} AS gone ON {shape.same("row", "gone")}
-            WHERE was.{VERSION} IS NULL OR ({began} <= row.{VERSION} AND NOT ({same}))"""
+            WHERE IF(was.{VERSION} IS NULL, NOT {_IS_PARTED}, {began} <= row.{VERSION} AND NOT ({same}))"""
+
+    def _parted(self, missing: list[str]) -> str:
+        """Returns SQL of the events of parted rows: of their columns, each event has those that have its version."""
+        shape = self._shape
+        values = ", ".join(
+            identifier(name)
+            if name in (*shape.key, *missing)
+            else f"IF({_VERSIONS}[{text_literal(name)}] = {_AT}, {identifier(name)}, NULL) AS {identifier(name)}"
+            for name in shape.names
+        )
+        deleted = f"IF({_DELETED_AT} = '', array(), array({_DELETED_AT}))"
+        later = f"filter(concat(map_values({_VERSIONS}), array({VERSION})), at -> at > {_DELETED_AT})"
+        others = f"map_keys(map_filter({_VERSIONS}, (name, at) -> at <> {_AT}))"
+        return f"""
+            SELECT IF({_AT} = {_DELETED_AT}, 'd', 'u') AS {OPERATION}, {_AT} AS {VERSION}, {self._time},
+                   {others} AS {ABSENT}, {_lacking(missing)}, {values}
+            FROM (SELECT *, explode(array_distinct(concat({deleted}, {later}))) AS {_AT} FROM {_PARTED})"""
+
+    def _versions(self, sources: Mapping[str, str]) -> str:
+        """Returns SQL of column -> version, "" for one that is not known. `sources`: the columns in the table."""
+        others = [name for name in sources if name not in self._shape.key]
+        marks = f"trim(LEADING '{LAPSED}{LACKED}' FROM"
+        found = ", ".join(
+            f"{marks} coalesce(try_element_at({STATE}.columns, {text_literal(sources[name])}), {VERSION}))"
+            for name in others
+        )
+        names = ", ".join(map(text_literal, others))
+        return f"map_from_arrays(CAST(array({names}) AS ARRAY<STRING>), CAST(array({found}) AS ARRAY<STRING>))"
 
     @property
     def _shape(self) -> ClaimShape:
@@ -126,7 +183,11 @@ class AdoptedRows:
 
     @property
     def _own(self) -> str:
-        return f"{value_literal(self.at, 'TIMESTAMP')} AS {COMMIT_TIME}, {NO_NAMES} AS {ABSENT}"
+        return f"{self._time}, {NO_NAMES} AS {ABSENT}"
+
+    @property
+    def _time(self) -> str:
+        return f"{value_literal(self.at, 'TIMESTAMP')} AS {COMMIT_TIME}"
 
     @property
     def _history(self) -> str:
@@ -135,3 +196,7 @@ class AdoptedRows:
     @property
     def _periods_now(self) -> str:
         return f"(SELECT * FROM {self._history} WHERE {CURRENT} AND NOT {HIDDEN})"
+
+
+def _lacking(missing: list[str]) -> str:
+    return f"CAST(array({', '.join(map(text_literal, missing))}) AS ARRAY<STRING>) AS {LACKING}"

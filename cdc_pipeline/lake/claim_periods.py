@@ -22,7 +22,7 @@ from cdc_pipeline.lake.quoting import text_literal, value_literal
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.searched_file import place_of
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import COMMIT_TIME, END_VERSION, OPERATION, PARTIAL, VERSION
+from cdc_pipeline.record import ABSENT, COMMIT_TIME, END_VERSION, OPERATION, PARTIAL, VERSION
 
 Places = Mapping[str, BitMap64]
 """Path in the log -> indexes of rows in the file."""
@@ -147,10 +147,9 @@ class ClaimPeriods:
                 same = shape.same("period", "wanted")
                 sql = f"SELECT period.* FROM {PERIOD} AS period LEFT SEMI JOIN ({ids}) AS wanted ON {same}"
                 self.views.keep_sql(PERIOD, sql)
-            names = self.views.session.sql(
-                f"SELECT DISTINCT explode(flatten(map_values({PARTIAL}))) AS name FROM {PERIOD}"
-            ).toArrow()
-            partial |= set(names["name"].to_pylist())
+            names = f"SELECT DISTINCT explode(flatten(map_values({PARTIAL}))) AS name FROM {PERIOD}"
+            of_rows = f" UNION SELECT explode({ABSENT}) FROM {EVENT}" if self.is_adoption else ""
+            partial |= set(self.views.session.sql(names + of_rows).toArrow()["name"].to_pylist())
         places = self.views.session.sql(f"SELECT {FILE}, collect_list({ROW}) AS rows FROM {PERIOD} GROUP BY 1")
         return {path: rows for _, path, rows in self.files.located(places.toArrow())}, partial
 

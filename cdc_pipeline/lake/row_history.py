@@ -74,7 +74,10 @@ class RowHistory:
             version = of_table.lake_version
             name = of_table.snapshot_id or f"lake version {version}"
             at, begins_at, cutoff = self._began(work), self._begins_at(work), work.cutoff_version
-            self.adopt(version, of_table.number, name, at=at, at_version=begins_at, cutoff=cutoff, has_all=True)
+            is_late = work.tombstones or not self.table.ordered
+            self.adopt(
+                version, of_table.number, name, at=at, at_version=begins_at, cutoff=cutoff, has_all=True, late=is_late
+            )
             fence = self._begun()
         if fence.claim_id == work.claim_id and fence.number == work.last_number:
             return
@@ -140,12 +143,14 @@ class RowHistory:
         at_version: str,
         cutoff: str,
         has_all: bool,
+        late: bool = False,
     ) -> None:
         """Takes over the rows of a version of the table, as changes at the moment `at`. Repeating it does nothing.
 
         `fence_number`: the last slice whose changes this version has. `name` says in the log where the rows came from.
-        `at_version` and `has_all` say when missing rows were deleted; see `AdoptedRows.name_differences`. If other
+        `at_version` and `has_all` say when missing rows were deleted; see `AdoptedRows.name_events`. If other
         columns are the id now, all periods end at `cutoff`, the version of the snapshot that brought the new id.
+        `late`: events that are older than these rows may arrive later.
         """
         fence = self._opened(at, cutoff)
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
@@ -155,17 +160,16 @@ class RowHistory:
         files = self._files(fitted, "")
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
-            adopted = AdoptedRows(views=views, store=self.store, table=self.table, fitted=fitted, at=at)
+            adopted = AdoptedRows(views=views, store=self.store, table=self.table, fitted=fitted, at=at, late=late)
+            begins = not len(files.state.files)
             with step(self.on_step, "lake_claim.deduplicate"):
                 missing = adopted.name_rows(lake_version)
-            if len(files.state.files):
-                with step(self.on_step, "lake_claim.deduplicate"):
-                    count = adopted.name_differences(missing, at_version, has_all=has_all)
-                work = replace(work, slices=(replace(rows, rows=count),))
-                claim = self._claim(views, fitted, work, files, is_adoption=True)
-                written, replaced = self._written(claim, {}, max(1, files_for(work)))
-            else:
-                written, replaced = self._write(fitted, files, adopted.first_periods(), None), {}
+                count = adopted.name_events(missing, at_version, has_all=has_all, begins=begins)
+            work = replace(work, slices=(replace(rows, rows=count),), tombstones=late)
+            claim = self._claim(views, fitted, work, files, is_adoption=True)
+            written, replaced = self._written(claim, {}, max(1, files_for(work))) if count else ((), {})
+            if begins:
+                written += self._write(fitted, files, adopted.first_periods(), None)
             self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
 
     def _opened(self, at: datetime, cutoff: str) -> Fence:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.columns import history_of
-from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, VALID_FROM, VALID_TO, Column
@@ -15,6 +15,7 @@ from cdc_pipeline.steps import Moment
 from tests.support.history_tables import publish, spans
 from tests.support.lake import NOW, PEOPLE, Feed, claim_of, commit_time, event, lake_table_rows, table_of, version
 from tests.support.lakes import spark_lake
+from tests.support.reference.model import Event
 
 
 @pytest.fixture
@@ -207,3 +208,61 @@ def test_an_id_that_an_older_export_lacks_was_away_also_if_a_later_event_confirm
     assert spans(store, table) == wanted
     lake.upsert(table, replace(later, cutoff_version=version(5)))
     assert spans(store, table) == wanted
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_row_that_was_deleted_before_its_history_goes_on_is_not_brought_back_by_a_late_event(
+    lake: SparkLake, store: LocalObjectStore, *, ordered: bool
+) -> None:
+    """Id 1 was deleted before the history began, id 3 while it was switched off."""
+    table = table_of(ordered=ordered, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    off = replace(table, keeps_history=False)
+
+    def in_time(*events: Event) -> ClaimWork:
+        return replace(feed.claim(events), tombstones=ordered)
+
+    def late(*events: Event) -> ClaimWork:
+        return replace(in_time(*events), late=ordered)
+
+    lake.upsert(off, in_time(event("d", 20, 1), event("i", 21, 2, name="b", age=1)))
+    lake.upsert(table, late(event("i", 10, 1, name="late", age=1)))
+    wanted = {1: [("late", 10, 20)], 2: [("b", 21, None)]}
+    assert spans(store, table) == wanted
+    lake.upsert(off, in_time(event("d", 30, 3), event("i", 31, 4, name="d", age=1)))
+    lake.upsert(table, late(event("i", 22, 3, name="late", age=1)))
+    assert spans(store, table) == wanted | {3: [("late", 22, 30)], 4: [("d", 31, None)]}
+
+
+def test_a_late_value_gets_its_place_between_those_that_the_row_had_when_its_history_began(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    """The last update of the rows did not have the name, which is as old as the insert."""
+    table, feed = unordered(lake, store)
+    events = [event("i", 10, id_, name="a", age=1) for id_ in (1, 2)] + [event("u", 30, id_, age=2) for id_ in (1, 2)]
+    lake.upsert(replace(table, keeps_history=False), feed.claim(events))
+    lake.upsert(table, feed.claim([event("i", 31, 3, name="c", age=1)]))
+    assert spans(store, table) == {1: [("a", 30, None)], 2: [("a", 30, None)], 3: [("c", 31, None)]}
+    lake.upsert(table, feed.claim([event("u", 20, 1, name="x", age=1), event("u", 5, 2, name="x", age=0)]))
+    found = {id_: periods[-1] for id_, periods in spans(store, table).items()}
+    assert found == {1: ("x", 30, None), 2: ("a", 30, None), 3: ("c", 31, None)}
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["with a history from before", "without one"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_row_that_was_incomplete_when_its_history_went_on_is_completed_in_it(
+    lake: SparkLake, store: LocalObjectStore, *, before: bool, ordered: bool
+) -> None:
+    table = table_of(ordered=ordered, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(replace(table, keeps_history=before), feed.claim([event("i", 1, 9, name="i", age=1)]))
+    incomplete = feed.claim([event("u", 10, id_, age=2) for id_ in (1, 2)])
+    lake.upsert(replace(table, keeps_history=False), incomplete)
+    lake.upsert(table, feed.claim([event("u", 11, 1, name="a")]))
+    wanted = {1: [("a", 11, None)], 9: [("i", 1, None)]}
+    assert spans(store, table) == wanted
+    late = feed.claim([event("i", 5, 2, name="b", age=1)])
+    lake.upsert(table, replace(late, late=True, tombstones=True))
+    assert spans(store, table) == wanted | {2: [("b", 5, 10), ("b", 10, None)]}
