@@ -38,8 +38,8 @@ class AdoptedRows:
     """The rows of `table`, as changes at the moment `at`. `fitted`: the columns of its history table.
 
     A parted row is taken over as the events that it shows: its delete, and one for each version that its columns have.
-    An incomplete row is one. If events may come `late`, older than what the table has, deleted rows are, too, and those
-    whose columns have different versions.
+    An incomplete row is parted. If events may come `late`, older than what the table has, deleted rows are, too, and
+    those whose columns have different versions.
     """
 
     views: Views
@@ -111,15 +111,20 @@ class AdoptedRows:
         last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})" if has_all else f"was.{VERSION}"
         next_ = f"concat({last}, '{RIGHT_AFTER}')"
         after = next_ if has_all else f"IF({as_written(last)} = {at}, {next_}, newest.{VERSION})"
-        deleted = f"coalesce(nullif(hidden.{_DELETED_AT}, ''), hidden.{VERSION})"
+        incomplete = f"IF({last} < hidden.{VERSION}, {next_}, hidden.{VERSION})"
+        deleted = f"coalesce(nullif(hidden.{_DELETED_AT}, ''), {incomplete})"
         ended = f"coalesce({deleted}, IF({last} < {at}, {at}, {after}))"
-        return f"""
+        differences = f"""
             {self._changed(missing)}
             UNION ALL
             SELECT 'd', {ended}, {self._own}, {NO_NAMES}, {nothing}
             FROM {self._periods_now} AS was LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
             LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")}
-            CROSS JOIN {newest} AS newest WHERE {last} < {ended}
+            CROSS JOIN {newest} AS newest WHERE {last} < {ended}"""
+        if not has_all:
+            return differences
+        return f"""
+            {differences}
             UNION ALL
             SELECT event.* FROM ({self._parted(missing)}) AS event
             LEFT JOIN {self._periods_now} AS was ON {shape.same("event", "was")}
@@ -163,7 +168,7 @@ class AdoptedRows:
         others = f"map_keys(map_filter({_VERSIONS}, (name, at) -> at <> {_AT}))"
         return f"""
             SELECT IF({_AT} = {_DELETED_AT}, 'd', 'u') AS {OPERATION}, {_AT} AS {VERSION}, {self._time},
-                   {others} AS {ABSENT}, {_lacking(missing)}, {values}
+                   IF({_AT} = {_DELETED_AT}, {NO_NAMES}, {others}) AS {ABSENT}, {_lacking(missing)}, {values}
             FROM (SELECT *, explode(array_distinct(concat({deleted}, {later}))) AS {_AT} FROM {_PARTED})"""
 
     def _versions(self, sources: Mapping[str, str]) -> str:

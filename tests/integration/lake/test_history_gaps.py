@@ -266,3 +266,17 @@ def test_a_row_that_was_incomplete_when_its_history_went_on_is_completed_in_it(
     late = feed.claim([event("i", 5, 2, name="b", age=1)])
     lake.upsert(table, replace(late, late=True, tombstones=True))
     assert spans(store, table) == wanted | {2: [("b", 5, 10), ("b", 10, None)]}
+
+
+def test_a_row_that_is_incomplete_since_its_delete_takes_no_value_from_before_it(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    """Nothing says when it was deleted: its period ends right after the last event of it."""
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 10, 1, name="old", age=1)]))
+    for change in (event("d", 20, 1), event("u", 30, 1, age=2)):
+        lake.upsert(replace(table, keeps_history=False), feed.claim([change]))
+    lake.upsert(table, feed.claim([event("i", 31, 9, name="i", age=1)]))
+    assert spans(store, table) == {1: [("old", 10, 10)], 9: [("i", 31, None)]}
