@@ -74,7 +74,6 @@ def checkpoint_when_due(
     logs with content that the pipeline does not know; only that opens a session.
     """
     configuration = configuration_of(state.metadata)
-    interval = int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
     if state.version - max(state.checkpoint, 0) < _versions_between_checkpoints(state):
         return
     now, retention = clock(), file_retention(configuration)
@@ -88,16 +87,19 @@ def checkpoint_when_due(
         if retention is not None and not state.checkpoints_by_delta:
             _write_checkpoint(store, log, state, int((now - retention).timestamp() * 1000), on_step)
             clean_log(store, log, state, now, on_step)
-        elif (state.version + 1) % interval == 0:
+        elif (state.version + 1) % _interval(configuration) == 0:
             _checkpoint_by_delta(open_session(), store.spark_url(log.table_key), state.version + 1, on_step)
     except (CdcError, OSError, pa.ArrowException) as error:
         logger.warning("no checkpoint was written", lake=log.table_key, found=str(error))
 
 
 def _versions_between_checkpoints(state: LakeTableState) -> int:
-    interval = int(configuration_of(state.metadata).get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
     more = max(len(state.files) // _FILES_PER_INTERVAL, state.checkpoint_rows // _ROWS_PER_INTERVAL)
-    return interval * (1 + more)
+    return _interval(configuration_of(state.metadata)) * (1 + more)
+
+
+def _interval(configuration: Mapping[str, str]) -> int:
+    return int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
 
 
 def _write_checkpoint(

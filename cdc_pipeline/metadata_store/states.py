@@ -3,8 +3,9 @@
 from enum import StrEnum
 
 NOT_REGISTERED = "the table is not registered yet: run cdc setup-source"
-NO_LAKE = "the table has no lake yet"
 """Why a run ended for a table that has no state yet, in the report of the run."""
+NO_LAKE = "the table has no lake yet"
+"""Why maintenance ended for a table that no event or snapshot has given a lake, in its report."""
 
 
 class TableState(StrEnum):
