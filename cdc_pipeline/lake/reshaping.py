@@ -169,7 +169,8 @@ class Reshaper:
 
     def _empty_table(self, table: LakeTable, work: Reshaping) -> tuple[DeltaLog, str]:
         """Creates an empty table of the new shape. Returns its log, and a name that only this attempt uses."""
-        name = f"shape-{work.read + 1}-{uuid.uuid4().hex}"
+        # Begins like a snapshot's name: `cdc clean` reads there how old an area for staging is.
+        name = f"{self.clock():%Y%m%dT%H%M%SZ}-shape-{uuid.uuid4().hex}"
         key = shape_key(table, name)
         sql = shape_sql(
             work.change.after,

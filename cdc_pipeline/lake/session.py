@@ -1,6 +1,6 @@
 """Spark Connect sessions: tuned for small merges and isolated from each other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import cast
 
@@ -8,6 +8,7 @@ import structlog
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect import proto
 from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
@@ -25,20 +26,31 @@ MOST_GROUP_ROWS = 1_000_000
 """Of a row group, else of 128 MiB: a claim of few rows reads the ids of whole row groups, however large a file is."""
 # Spark writes timestamps as INT96 by default. Other readers use nanoseconds, which overflow outside 1677 to 2262.
 # Without the threshold the server keeps each larger table that it was sent until the session ends.
+# Several are Spark's defaults: a server of one's own may have others, and with them a claim would read a damaged file
+# as a shorter one, bytes as text, a time as another moment, or a table as it was before.
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.variable.substitute": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "parquet.page.verify-checksum.enabled": "true",
     "parquet.block.row.count.limit": str(MOST_GROUP_ROWS),
     "spark.sql.session.localRelationCacheThreshold": str(64 << 20),
     "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.stalenessLimit": "0",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
@@ -122,12 +134,17 @@ def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSessio
         try:
             policy = DefaultPolicy(max_retries=_MOST_TRIES, max_backoff=_LONGEST_PAUSE_MILLISECONDS)
             session.client.set_retry_policies([policy])
-            for name, value in TUNING.items():
-                session.conf.set(name, value)
+            set_confs(session, TUNING)
         except BaseException:
             leave_lost(session)
             raise
     return session
+
+
+def set_confs(session: SparkSession, confs: Mapping[str, str]) -> None:
+    """Sets all confs in one call of the server."""
+    pairs = [proto.KeyValue(key=name, value=value) for name, value in confs.items()]
+    session.client.config(proto.ConfigRequest.Operation(set=proto.ConfigRequest.Set(pairs=pairs)))
 
 
 def leave_lost(session: SparkSession) -> None:
@@ -200,12 +217,10 @@ def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
     """
 
     def unset() -> None:
-        for name in confs:
-            session.conf.unset(name)
+        session.client.config(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=list(confs))))
 
     with cleaned_up(session, unset):
-        for name, value in confs.items():
-            session.conf.set(name, value)
+        set_confs(session, confs)
         yield
 
 

@@ -12,6 +12,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FOLDER = re.compile(r"[A-Za-z0-9_.=-]+")
 _CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_OF_PATTERNS = frozenset("*?[]{}\\")
 S3 = "s3"
 
 
@@ -59,6 +60,13 @@ def check_lake(url: str, beside: Path) -> None:
     folder = unquote(urlsplit(url).path) if url.startswith("file://") else url
     if not normpath(beside / folder).strip("/"):
         message = "the root of all folders cannot be a lake: name a folder below it"
+        raise ValueError(message)
+    absolute = str(beside.absolute() / folder)
+    if pattern := sorted(set(absolute) & _OF_PATTERNS):
+        message = (
+            f"{absolute} has {' and '.join(pattern)}: Spark reads such a path as a pattern, and would not find"
+            " the lake's files; name a folder without * ? [ ] { } and backslash"
+        )
         raise ValueError(message)
     if url.startswith("file://") and ("?" in url or "#" in url):
         message = (

@@ -5,14 +5,28 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.session import TUNING, set_confs
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import Feed, event, table_of
 
 VERIFICATION = "parquet.page.verify-checksum.enabled"
+OF_ANOTHER_SERVER = {
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    "spark.sql.parser.escapedStringLiterals": "true",
+    "spark.sql.storeAssignmentPolicy": "LEGACY",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+    "spark.sql.parquet.binaryAsString": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.databricks.delta.stalenessLimit": "1h",
+}
+"""Confs that a Spark server of one's own may have, and that would change what a claim reads or writes."""
 
 
 def names_in(content: bytes) -> list[str] | None:
@@ -58,3 +72,17 @@ def test_a_page_that_changes_behind_our_check_is_refused_by_spark(
     session.conf.set(VERIFICATION, "true")
     file.write_bytes(content)
     assert searching_lake.upsert(feed.table, work).counts.inserted == 199
+
+
+def test_a_server_that_skips_damaged_files_cannot_make_a_claim_shorter(session: SparkSession, tmp_path: Path) -> None:
+    set_confs(session, OF_ANOTHER_SERVER)
+    file = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"name": [f"name {number}" for number in range(200)]}), file, write_page_checksum=True)
+    file.write_bytes(quietly_changed(file.read_bytes()))
+    assert session.read.parquet(str(file)).collect() == []
+    set_confs(session, TUNING)
+    assert {name: session.conf.get(name) for name in OF_ANOTHER_SERVER} == {
+        name: TUNING[name] for name in OF_ANOTHER_SERVER
+    }
+    with pytest.raises(PySparkException, match="FAILED_READ_FILE"):
+        session.read.parquet(str(file)).collect()

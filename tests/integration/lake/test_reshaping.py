@@ -1,11 +1,12 @@
 """A lake table with data partitions and mapped names follows its source's columns as any other does."""
 
+import re
 from dataclasses import replace
 from datetime import date
 
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.areas import lake_key
+from cdc_pipeline.areas import STAGING_AREA, lake_key, table_prefix
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -69,3 +70,6 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
     assert not {path for path, _ in files} & {path for path, _ in new}
     searching_lake.optimize(table)
     assert {row["id"] for row in rows_by_spark(session, store, table)} == {1, 2, 3}
+    area = table_prefix(STAGING_AREA, table.name)
+    made = {info.key.removeprefix(area).split("/")[1] for info in store.list_prefix(area)}
+    assert {bool(re.match(r"\d{8}T\d{6}Z-", name)) for name in made} == {True}, "cdc clean reads its age there"

@@ -60,6 +60,8 @@ def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, word
         ("'${LAKE}'", "line 2: lake: no '~' and no variable is replaced in a lake"),
         ("/data/${STAGE}/lake", "line 2: lake: no '~' and no variable is replaced in a lake"),
         ("file:///data/${STAGE}", "line 2: lake: no '~' and no variable is replaced in a lake"),
+        ("'/data/[prod]/lake'", "line 2: lake: /data/[prod]/lake has [ and ]: Spark reads such a path as a pattern"),
+        ("file:///data/a%3Fb", "line 2: lake: /data/a?b has ?: Spark reads such a path as a pattern"),
     ],
 )
 def test_a_folder_that_would_be_another_one_is_no_lake(lake: str, words: str) -> None:
