@@ -213,9 +213,9 @@ def written_position(connection: "Connection[Any]", text: str) -> int:
         raise UsageError(
             f"--as-of {text!r} is no position of the source",
             expected=form.format(server.place) if is_mariadb else f"all GTIDs up to the export, within {server.place}",
-            remedy="give what SELECT @@gtid_binlog_pos or SHOW MASTER STATUS showed when the export was taken"
+            remedy="give what SHOW STATUS LIKE 'binlog_snapshot_%' showed in the export's transaction, as file:position"
             if is_mariadb
-            else "give what SELECT @@GLOBAL.gtid_executed showed when the export was taken",
+            else "give what SELECT @@GLOBAL.gtid_executed showed before the export's transaction began",
         )
     return found
 

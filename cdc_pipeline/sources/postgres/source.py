@@ -140,7 +140,8 @@ class PostgresDatabase(DatabaseSource):
             raise UsageError(
                 f"--as-of {text!r} is no position of the source",
                 expected=f"an LSN up to {lsn_text(end)}, where the log ends",
-                remedy="give what SELECT pg_current_wal_lsn() showed in the export's transaction, or before it began",
+                remedy="give the consistent_point of a slot whose snapshot was exported, or an LSN that"
+                " docs/how-to/exports.md has an export begin after",
             )
         return WrittenPosition(position=position)
 

@@ -7,25 +7,34 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from psycopg2.extras import LogicalReplicationConnection
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import TableName, parse_lsn
+from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.session import session
 from snapshot.exports import Export
 from snapshot.wiring import export_at
 from tests.crash.invariants import check, lake_rows
 from tests.crash.world import World, apply_all, new_world, take_snapshot
+from tests.support.doc_pages import blocks
+from tests.support.eventually import eventually
 from tests.support.mariadb import connected, run_mysql
 from tests.support.pipelines import consume, mysql_settings, opened_pipeline, set_up_and_consume
 
+PAGE = "docs/how-to/exports.md"
 NOBODY_LISTENS = "sc://127.0.0.1:1"
 
 
 def copied(world: World, folder: Path) -> str:
-    """Every table as CSV in a folder of its own; returns the position that they were copied at."""
-    with psycopg2.connect(world.source_url) as connection, connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_wal_lsn()")
-        ((position,),) = cursor.fetchall()
+    """Every table as CSV in a folder of its own; returns the position that they were copied at, as the page says."""
+    begin, create_slot, *_ = blocks(PAGE, "sql", "## PostgreSQL")[0].splitlines()
+    replication = psycopg2.connect(world.source_url, connection_factory=LogicalReplicationConnection)
+    with closing(replication) as connection, connection.cursor() as cursor:
+        cursor.execute(begin)
+        cursor.execute(create_slot)
+        ((_, position, *_),) = cursor.fetchall()
         for name in world.tables:
             path = folder / name.table / "rows.csv"
             path.parent.mkdir(parents=True)
@@ -53,6 +62,23 @@ def test_copied_tables_and_their_later_changes_are_the_source(postgres: Postgres
             consume(pipeline)
             apply_all(pipeline)
         check(world)
+
+
+def test_an_export_at_an_earlier_position_waits_for_transactions_that_are_not_seen_yet(database: str) -> None:
+    """One may be in the log already."""
+    position, own_transaction, oldest = blocks(PAGE, "sql", "## PostgreSQL")[1].splitlines()
+
+    def shown(statement: str) -> str:
+        with session(database) as connection:
+            return str(rows(connection, statement)[0][0])
+
+    with session(database) as unseen:
+        rows(unseen, "SELECT pg_current_xact_id()")
+        assert parse_lsn(shown(position))
+        awaited = int(shown(own_transaction))
+        assert int(shown(oldest)) < awaited
+        unseen.commit()
+    assert eventually(lambda: int(shown(oldest)) > awaited)
 
 
 def test_an_export_that_changes_may_be_missing_after_is_refused(postgres: PostgresServer, tmp_path: Path) -> None:
@@ -135,6 +161,11 @@ def test_positions_of_mariadb_are_gtids_or_places_of_its_log(
             cursor.execute("FLUSH TABLES WITH READ LOCK")  # other tests write to the same server
             ((file, place, *_),) = run_mysql(mariadb, "SHOW MASTER STATUS")
             ((gtid,),) = run_mysql(mariadb, "SELECT @@gtid_binlog_pos")
+            *begin, noted = blocks(PAGE, "sql", "## MariaDB and MySQL")[0].splitlines()
+            for statement in begin:
+                cursor.execute(statement)
+            cursor.execute(noted)
+            assert [shown for _, shown in cursor.fetchall()][:2] == [file, str(place)]
         position = pipeline.source.position_of(str(gtid)).position
         assert position == int(str(gtid).rpartition("-")[2]) + 1
         assert pipeline.source.position_of(f"{file}:{place}").position == position
