@@ -240,8 +240,11 @@ class Source(Protocol):
         Raises SourceError, SourceGap or SourceChanged for a problem that stops the whole stream.
         """
 
-    def begin_again(self, registered: str) -> NewBeginning:
-        """Gives a stream that cannot be read from the offset `registered` a new beginning. Durable on return."""
+    def begin_again(self, registered: str, channel: str) -> NewBeginning:
+        """Gives a stream that cannot be read from the offset `registered` a new beginning. Durable on return.
+
+        `channel`: the registered one. A warning names what it leaves on the source, if it is another one now.
+        """
 
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
         """Returns a version that no event after `progress` is below, "" if that is not known.

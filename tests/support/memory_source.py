@@ -84,8 +84,8 @@ class MemorySource:
         del known, begin_again
         return MemorySurvey(source=self)
 
-    def begin_again(self, registered: str) -> NewBeginning:
-        del registered
+    def begin_again(self, registered: str, channel: str) -> NewBeginning:
+        del registered, channel
         self._cannot()
 
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:

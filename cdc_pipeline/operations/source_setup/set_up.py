@@ -76,10 +76,10 @@ class SourceSetup:
         """
         name = self.registered.name
         self.chain.catch_up()
-        offset = self.registered.next_offset()
-        if offset is None:
+        offset, before = self.registered.next_offset(), self.registered.identity()
+        if offset is None or before is None:
             raise SourceError(f"the stream {name} was never read", remedy="run cdc setup-source without --begin-again")
-        beginning = self.source.begin_again(offset)
+        beginning = self.source.begin_again(offset, before.channel)
         note_refused(beginning.refused)
         self.store.stale_tables.begin_stream_again(
             self.registered.stream_of(beginning.identity),

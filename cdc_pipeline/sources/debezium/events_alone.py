@@ -50,8 +50,8 @@ class EventsAlone:
         del known
         return ()
 
-    def begin_again(self, registered: str) -> NewBeginning:
-        del registered
+    def begin_again(self, registered: str, channel: str) -> NewBeginning:
+        del registered, channel
         self._is_no_database()
 
     def position_of(self, text: str) -> WrittenPosition:

@@ -13,6 +13,7 @@ from cdc_pipeline.sources.postgres.statements import PLUGIN
 
 log = structlog.get_logger()
 
+FORMER_SLOT = "the source keeps its log, until its disk is full, for the slot that was read before"
 _OLDEST_VERSION, _NEWEST_VERSION = 14, 19
 _KEPT_LOG = """
 SELECT s.wal_status, (pg_current_wal_insert_lsn() - s.restart_lsn)::bigint,
@@ -146,6 +147,16 @@ def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
     created = rows(connection, _CREATE.format(options), (slot, PLUGIN))
     write_first_message(connection)
     return int(created[0][0])
+
+
+def warn_of_former_slot(connection: psycopg2.extensions.connection, former: str, slot: str) -> None:
+    """Warns if the slot that the stream was read from before is another one, and still there."""
+    if former != slot and rows(connection, "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (former,)):
+        log.warning(
+            FORMER_SLOT,
+            slot=former,
+            remedy=f"if nobody else reads it, run SELECT pg_drop_replication_slot('{former}') on the source",
+        )
 
 
 def write_first_message(connection: psycopg2.extensions.connection) -> None:

@@ -24,7 +24,7 @@ from cdc_pipeline.sources.postgres.position import (
     snapshot_connection,
 )
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
-from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
+from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot, warn_of_former_slot
 from cdc_pipeline.sources.postgres.slot_guards import (
     check_publication_first,
     is_successor,
@@ -105,7 +105,7 @@ class PostgresDatabase(DatabaseSource):
             on_step=self.on_step,
         )
 
-    def begin_again(self, registered: str) -> NewBeginning:
+    def begin_again(self, registered: str, channel: str) -> NewBeginning:
         """Begins at a new slot. Raises SourceError if no table can be read, or the log ends before `registered`."""
         from cdc_pipeline.sources.postgres.setup import execute_plan, plan_source
         from cdc_pipeline.sources.postgres.survey import identity_of
@@ -127,6 +127,7 @@ class PostgresDatabase(DatabaseSource):
                 refused = execute_plan(connection, plan, self.on_step).refused
                 with step(self.on_step, "source.replace_slot"):
                     position = replace_slot(connection, self.settings.slot)
+            warn_of_former_slot(connection, channel, self.settings.slot)
         gap = f"{lsn_text(decode_position(registered))} to {lsn_text(position)}"
         identity = identity_of(plan.server, self.settings)
         return NewBeginning(identity=identity, offset=encode_position(position), gap=gap, refused=refused)

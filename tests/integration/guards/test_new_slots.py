@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg2
@@ -12,11 +13,12 @@ from structlog.testing import capture_logs
 from cdc_pipeline.errors import SourceBusy, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres.position import SET_UP_WAITS
+from cdc_pipeline.sources.postgres.slot import FORMER_SLOT
 from tests.crash.world import World
 from tests.support.command_line import query
 from tests.support.eventually import eventually
 from tests.support.guarded import BOTH, CREATE, begin_again, go_on, in_lake, in_source, states, world_of
-from tests.support.pipelines import consume
+from tests.support.pipelines import consume, pipeline_settings
 from tests.support.streams import database_of, run_sql
 
 HALF_MADE = """
@@ -118,6 +120,21 @@ def test_a_stream_that_begins_again_with_one_more_table_keeps_nobody_from_writin
         finally:
             commit()
         assert waiting.result() == {}
+
+
+def test_a_stream_that_begins_again_in_another_slot_names_the_one_that_keeps_the_log(world: World) -> None:
+    former = database_of(world.source_url)
+    read_once(world)
+    settings = pipeline_settings(world.settings.folder, world.source_url, list(BOTH), source={"slot": f"{former}_2"})
+    renamed = replace(world, settings=settings)
+    with renamed.process() as pipeline, capture_logs() as logs:
+        pipeline.source_setup().begin_stream_again()
+    assert [said["slot"] for said in logs if said["event"] == FORMER_SLOT] == [former]
+    (remedy,) = [said["remedy"] for said in logs if said["event"] == FORMER_SLOT]
+    run_sql(world.source_url, remedy.partition("run ")[2].removesuffix(" on the source"))
+    with renamed.process() as pipeline, capture_logs() as logs:
+        pipeline.source_setup().begin_stream_again()
+    assert [said for said in logs if said["event"] == FORMER_SLOT] == []
 
 
 @pytest.mark.parametrize("failover", [False, True])
