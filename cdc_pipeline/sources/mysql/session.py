@@ -205,7 +205,8 @@ def _translated(error: MySQLError, passing: Collection[int]) -> SourceError:
     if code == _NOT_SENT and _GONE.search(words):
         return SourceGap(
             f"the source no longer has the log from the registered position on: {words}",
-            expected="a log that is kept until it is read: binlog_expire_logs_seconds longer than any pause",
+            expected="a log that is kept until it is read: binlog_expire_logs_seconds (MariaDB 10.5: expire_logs_days)"
+            " longer than any pause",
             remedy="run cdc setup-source --begin-again, then cdc snapshot",
         )
     if code == _NOT_SENT:
