@@ -35,6 +35,7 @@ class MysqlSource(SourceSettings):
     )
     copy_address: str = Field(
         default="127.0.0.1",
-        description="the address at which the process that holds a snapshot lets worker slots read it",
+        description="the address at which the process that holds a snapshot lets worker slots read it; by the default,"
+        " only those on its own machine",
     )
     stream_partitions: StreamPartitions = 1

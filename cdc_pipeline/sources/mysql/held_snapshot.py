@@ -6,6 +6,7 @@ random key, sends a SELECT, and gets blocks of texts. A block is sent as soon as
 with the table.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -25,7 +26,7 @@ import pyarrow as pa
 from pymysql.connections import Connection as Session
 from pymysql.cursors import SSCursor
 
-from cdc_pipeline.errors import SnapshotError, SourceAway, SourceError
+from cdc_pipeline.errors import SettingsError, SnapshotError, SourceAway, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.mysql.catalogue import read_definitions
@@ -38,6 +39,7 @@ _BLOCK_ROWS = 50_000
 _END = b""
 _REFUSED = b"!"
 _ONLY = "SELECT "
+_PER_MACHINE = "set CDC_SOURCE__COPY_ADDRESS on each machine to its own address (docs/how-to/airflow.md)"
 ACCEPT_PAUSE = 0.2
 """Seconds after a failure to accept a reader, such as that of too many open files."""
 
@@ -49,9 +51,9 @@ def hold_snapshot(
     """Holds a snapshot under this lock's name. `snapshot_position` says how its exact position becomes known.
 
     It ends with the block. Its session keeps the definitions that the tables had right before it. Raises SnapshotError
-    if the position does not become known.
+    if the position does not become known, SettingsError if `listen_on` is no address of this machine.
     """
-    with closing(connect_for_texts(address)) as connection:
+    with _listening(listen_on) as listener, closing(connect_for_texts(address)) as connection:
         with answering():
             with step(on_step, "position.hold"):
                 rows(connection, "SELECT GET_LOCK(%s, 0)", (lock,))
@@ -61,20 +63,30 @@ def hold_snapshot(
                 for name, definition in definitions.items():
                     rows(connection, f"SET {_definition_of(name)} = %s", (definition,))
             taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
-            listener = Listener((listen_on, 0), backlog=64)
         key = secrets.token_bytes(32)
-        with listener:
-            server = SnapshotServer(connection, address, listener, key)
-            with server.running():
-                host, port = listener.address
-                yield HeldPosition(
-                    position=1 if place is None else place.end,
-                    shown=str(place or "") or "the beginning of the log",
-                    time=taken,
-                    exported=json.dumps({"host": host, "port": port, "key": key.hex()}),
-                )
+        with SnapshotServer(connection, address, listener, key).running():
+            host, port = listener.address
+            yield HeldPosition(
+                position=1 if place is None else place.end,
+                shown=str(place or "") or "the beginning of the log",
+                time=taken,
+                exported=json.dumps({"host": host, "port": port, "key": key.hex()}),
+            )
         with suppress(SourceAway), answering():  # a session that is gone holds no lock; one that is closed still may
             rows(connection, "SELECT RELEASE_LOCK(%s)", (lock,))
+
+
+def _listening(address: str) -> Listener:
+    try:
+        return Listener((address, 0), backlog=64)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
+            raise
+        raise SettingsError(
+            f"this machine has no address {address}, which source.copy_address names: {error.strerror}",
+            expected="the address at which worker slots reach this machine",
+            remedy=_PER_MACHINE,
+        ) from error
 
 
 def _text(connection: "Session[Any]", query: str) -> str:
@@ -219,7 +231,8 @@ def query_snapshot(exported: str, query: str) -> Generator[pa.RecordBatch, None,
         raise SnapshotError(
             "the held snapshot of the source is gone",
             expected="the process that holds it, at source.copy_address",
-            remedy="run the same command again: it starts over at a new position",
+            remedy="run the same command again: it starts over at a new position. Where worker slots are on other"
+            f" machines, {_PER_MACHINE}",
         ) from error
 
 

@@ -13,9 +13,11 @@ from typing import Never
 import pymysql
 import pytest
 
-from cdc_pipeline.errors import SnapshotError, SourceError
-from cdc_pipeline.sources.mysql.held_snapshot import ACCEPT_PAUSE, SnapshotServer, query_snapshot
+from cdc_pipeline.errors import SettingsError, SnapshotError, SourceError
+from cdc_pipeline.settings.installation.ports import free_port
+from cdc_pipeline.sources.mysql.held_snapshot import ACCEPT_PAUSE, SnapshotServer, hold_snapshot, query_snapshot
 from cdc_pipeline.sources.mysql.session import MysqlAddress
+from cdc_pipeline.steps import no_step
 from tests.support.eventually import eventually
 
 
@@ -72,6 +74,20 @@ def test_a_failure_to_accept_a_reader_is_followed_by_a_pause() -> None:
         with SnapshotServer(lost, NOWHERE, listener, b"key").running():
             assert eventually(lambda: listener.accepts >= 3)
     assert time.monotonic() - began >= 2 * ACCEPT_PAUSE
+
+
+def test_an_address_of_another_machine_is_refused_before_the_source_is_asked() -> None:
+    """As where pipeline.yml names the address of one of several machines."""
+    with (
+        pytest.raises(SettingsError, match=r"source.copy_address.*CDC_SOURCE__COPY_ADDRESS"),
+        hold_snapshot(NOWHERE, [], lock="", listen_on="192.0.2.1", on_step=no_step),
+    ):
+        pass
+
+
+def test_a_reader_on_another_machine_is_told_which_address_is_missing() -> None:
+    with served() as exported, pytest.raises(SnapshotError, match="CDC_SOURCE__COPY_ADDRESS"):
+        asked(json.dumps({**json.loads(exported), "port": free_port()}), "SELECT 1")
 
 
 def test_a_reader_without_the_key_gets_nothing() -> None:
