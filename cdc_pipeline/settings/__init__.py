@@ -70,7 +70,7 @@ class TableSettings(Frozen):
         default=(), description="columns that identify a row; default: the primary key. Fixed after the first snapshot"
     )
     create_time: str | None = Field(
-        default=None, description="column with the time of the insert; each file of the lake records its least and most"
+        default=None, description="column with the time of the insert; readers skip files by its minimum and maximum"
     )
     update_time: str | None = Field(
         default=None,
