@@ -288,11 +288,13 @@ def _not_quarantined(connection: Connection, rows: list[dict[str, Any]]) -> list
 
 
 def _replace_source_files(connection: Connection, cut: Cut) -> None:
-    """Stores the cut file's numbers of source files. Drops those of files never cut: the next reader renumbers them."""
+    """Stores the cut file's numbers of source files. If they were others, later files are numbered anew."""
     for part in cut.partitions:
-        if part.begun:
+        of_partition = (_FILE.c.stream == cut.stream) & (_FILE.c.stream_partition == part.stream_partition)
+        known = select(_FILE.c.number, _FILE.c.name).where(of_partition, _FILE.c.number.in_(part.begun))
+        # The cut's own consumer may have begun more files, and writes none of them again.
+        if part.begun and dict(connection.execute(known).all()) != part.begun:
             partition = {"stream": cut.stream, "stream_partition": part.stream_partition}
-            of_partition = (_FILE.c.stream == cut.stream) & (_FILE.c.stream_partition == part.stream_partition)
             connection.execute(delete(_FILE).where(of_partition, _FILE.c.number >= min(part.begun)))
             files = [partition | {"number": number, "name": name} for number, name in part.begun.items()]
             connection.execute(insert(_FILE), files)

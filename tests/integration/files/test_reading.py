@@ -244,6 +244,30 @@ def test_a_consumer_that_dies_anywhere_registers_every_line_once(events: EventFo
         assert len(events_of(pipeline, NAME)) == 2 * len(sites)
 
 
+def test_a_process_that_registers_a_cut_of_another_one_keeps_the_files_that_were_begun_behind_it(
+    events: EventFolder,
+) -> None:
+    def catch_up(name: str, moment: Moment) -> None:
+        if not rivals and (name, moment) == ("registry.register", Moment.BEFORE):
+            with events.opened() as rival:
+                rivals.append(rival.cut_chain().catch_up())
+
+    for number, minute in enumerate((0, 120), 1):
+        events.write(f"0/{number}.jsonl", create(number, minute=minute))
+    rivals = list[int]()
+    with events.set_up():
+        pass
+    consuming = opened_pipeline(events.settings, store_url=events.store_url, spark_url=NOBODY_LISTENS, on_step=catch_up)
+    with consuming as pipeline:
+        pipeline.consumer_runs().consume_until_idle()
+    assert rivals == [1]
+    events.write("0/3.jsonl", create(3, minute=240))
+    events.consume()
+    assert ids(events) == [1, 2, 3]
+    with events.opened() as pipeline:
+        assert pipeline.store.source_files.begun_files("shop") == {0: {n: f"{n}.jsonl" for n in (1, 2, 3)}}
+
+
 def test_a_file_that_was_replaced_by_a_longer_one_stops_the_next_consumer_and_skips_nothing(
     events: EventFolder,
 ) -> None:
