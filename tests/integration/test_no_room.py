@@ -74,9 +74,17 @@ def test_a_refused_object_is_not_there_leaves_nothing_behind_and_can_be_put_late
     assert objects.head("a/b").size_bytes == 2 * MOST_BYTES
 
 
-def test_a_change_file_that_finds_no_room_stops_its_folder_alone_until_there_is_some(tmp_path: Path) -> None:
-    packed = gzip.compress(b"note\n" + 25_000 * (b"x" * MOST_BYTES + b"\n"))
-    for name, content in (("large/1.csv.gz", packed), ("small/1.csv", b"note\nx\n"), ("small/2.csv", b"note\ny\n")):
+LARGE = b"note\n" + 25_000 * (b"x" * MOST_BYTES + b"\n")
+
+
+@pytest.mark.parametrize("large", ["large/1.csv", "large/1.csv.gz"], ids=["copied", "unpacked"])
+def test_a_change_file_that_finds_no_room_stops_its_folder_alone_until_there_is_some(
+    tmp_path: Path, large: str
+) -> None:
+    """A packed file has room for its copy."""
+    packed = gzip.compress(LARGE)
+    stored = packed if large.endswith(".gz") else LARGE
+    for name, content in ((large, stored), ("small/1.csv", b"note\nx\n"), ("small/2.csv", b"note\ny\n")):
         LocalObjectStore(tmp_path).put_if_absent(name, content)
     settings, numbers = {"kind": "change_files", "path": str(tmp_path), "format": "upserts"}, count(1)
     files = ListedFiles(
@@ -95,7 +103,7 @@ def test_a_change_file_that_finds_no_room_stops_its_folder_alone_until_there_is_
             with pytest.raises(SourceError, match="finds no room in"):
                 files.check()
         assert read == ["small/1.csv", "small/2.csv"]
-        assert [line.file for line in files.next_lines(1, fresh=True)] == ["large/1.csv.gz"]
+        assert [line.file for line in files.next_lines(1, fresh=True)] == [large]
 
 
 def test_a_copy_of_the_source_that_finds_no_room_names_the_folder_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -220,6 +220,8 @@ def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int]:
                 raise refused(error) from error
             case OSError() if has_no_room(error):
                 raise _no_room(key, error) from error
+            case ObjectStoreAway() if has_no_room(error.__cause__):  # a folder does not tell reading from writing
+                raise _no_room(key, error.__cause__) from error
             case ObjectStoreAway() | OSError():
                 raise SourceAway(
                     f"the file {key} below {objects.url} cannot be copied now: {error!s:.300}",
