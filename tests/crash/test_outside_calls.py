@@ -93,6 +93,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/files/file_names.py:is_marked": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/listed_files.py:_look": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/record_file.py:_copied": "a file of this process's own, without a name",
+    "cdc_pipeline/sources/files/refused_files.py:_written": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/record_formats.py:_spooled": "a file of this process's own, without a name",
     "cdc_pipeline/sources/postgres/catalogue.py:rows": READS_ONLY,
     "cdc_pipeline/sources/postgres/columns.py:read_columns": READS_ONLY,

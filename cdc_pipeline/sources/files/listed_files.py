@@ -18,6 +18,7 @@ from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, Raw
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
 from cdc_pipeline.sources.files.record_file import RecordFile, refused, unfit_name
 from cdc_pipeline.sources.files.record_formats import FileLayout
+from cdc_pipeline.sources.files.refused_files import RefusedFile, refused_file
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -49,6 +50,7 @@ class _Folder:
     waiting: deque[str] = field(default_factory=deque)
     incomplete: set[str] = field(default_factory=set)
     stopped: SourceError | None = None
+    refused: RefusedFile | None = None
     rests_since: float = -math.inf
 
     def stop(self, why: SourceError) -> None:
@@ -229,10 +231,13 @@ class ListedFiles:
 
     def _opened_next(self, folder: _Folder) -> RecordFile | None:
         """Returns the folder's next file, open; None if there is none, or if the folder is stopped: then it rests."""
-        folder.rests_since = time.monotonic()
+        tried = folder.rests_since = time.monotonic()
+        if folder.refused is not None and folder.refused.rests(self._objects):
+            return None
         try:
             if not folder.waiting:
                 self._look(folder)
+            tried = time.monotonic()
             opened = RecordFile(self._objects, folder.waiting[0], folder.layout) if folder.waiting else None
             if opened is not None:
                 opened.check_names(folder.layout.known_by)
@@ -247,8 +252,10 @@ class ListedFiles:
             if error.outage:
                 raise
             folder.stop(error)
+            if folder.waiting:
+                folder.refused = refused_file(self._objects, folder.waiting[0], tried, self._settings.list_every)
             return None
-        folder.stopped = None
+        folder.stopped = folder.refused = None
         return opened
 
     def _look(self, folder: _Folder) -> None:

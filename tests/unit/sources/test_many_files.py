@@ -1,5 +1,6 @@
 """Readers of files that have read many of them."""
 
+import gzip
 import os
 import time
 from collections import Counter
@@ -150,6 +151,23 @@ def test_a_folder_with_nothing_to_read_is_looked_at_again_before_the_end_alone(t
         late = write(tmp_path, ["idle/2.jsonl", "idle/3.jsonl"])
         assert files.next_lines(1, fresh=False) == []
         assert [line.file for line in (*files.next_lines(1, fresh=True), *files.next_lines(1))] == late
+
+
+def test_a_large_file_that_cannot_be_read_is_not_copied_again_until_it_is_replaced(tmp_path: Path) -> None:
+    whole = gzip.compress(b'{"id": 1}\n' * 1_000_000) * 30
+    bad, good = write(tmp_path, ["bad/1.jsonl.gz", "good/1.jsonl"])
+    (tmp_path / bad).write_bytes(whole[:-1])
+    objects, layouts = CountedStore(tmp_path), dict.fromkeys(("bad", "good"), FileLayout(csv=CsvSettings()))
+    with closing(after_files(ListedFiles, tmp_path, {}, layouts, objects=objects, list_every="1s")) as files:
+        assert [line.file for line in files.next_lines(1, fresh=True)] == [good]
+        for _ in range(10):
+            assert files.next_lines(1, fresh=True) == []
+        assert objects.calls[bad] == 1
+        with pytest.raises(SourceError, match=f"the file {bad} cannot be read"):
+            files.check()
+        (tmp_path / bad).write_bytes(whole)
+        assert [line.file for line in files.next_lines(1, fresh=True)] == [bad]
+        files.check()
 
 
 def test_files_before_one_whose_name_says_no_format_are_read(tmp_path: Path) -> None:
