@@ -184,7 +184,7 @@ def unfit_name(key: str, *, after: str) -> SourceError | None:
         return SourceError(
             f"the file {key} came after {after} was begun",
             expected="names that rise: files are read in the order of their names",
-            remedy="give it a later name, or set order_by: then files may come in any order",
+            remedy="give it a later name; only a new pipeline can have order_by, by which files may come in any order",
         )
     return None
 

@@ -186,6 +186,7 @@ def test_a_file_that_comes_late_is_refused_in_order_and_read_where_columns_are_t
         if folder is ordered:
             assert late.changes == []
             assert "came after" in str(late.error)
+            assert "give it a later name; only a new pipeline can have order_by" in str(late.error)
         else:
             assert late.changes == CHANGES[:1]
             assert late.versions < first.versions
