@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from cdc_pipeline.settings.change_files import CsvSettings
-from cdc_pipeline.sources.files.record_blocks import UNREAD, WHY
+from cdc_pipeline.sources.debezium.one_line import json_of_line
+from cdc_pipeline.sources.files.record_blocks import UNREAD, WHY, BatchBlock
 from cdc_pipeline.sources.files.record_values import json_line
 
 UTF8, OCTETS = "utf8", "latin1"
@@ -231,5 +232,27 @@ def _with_unread(batch: pa.RecordBatch, invalid: Sequence[pa.csv.InvalidRow], fi
 
 
 def _unread(row: pa.csv.InvalidRow) -> bytes:
-    why = f"has {row.actual_columns} fields, where the file has {row.expected_columns} columns"
+    why = f"has {row.actual_columns} fields, {_in_file(row.expected_columns)}"
     return json_line({UNREAD: row.text, WHY: why})
+
+
+def _in_file(number: int) -> str:
+    return f"where the file has {number} columns"
+
+
+def row_again(line: bytes, settings: CsvSettings, columns: Sequence[str]) -> bytes:
+    """Returns the line of a row as a file without a header has it if `columns` are its columns now.
+
+    A row that was unread since their number was another one may be read. Any other line is returned as it is.
+    """
+    if settings.header or UNREAD.encode() not in line:
+        return line
+    record = json_of_line(line)
+    text, why = (record.get(UNREAD), str(record.get(WHY))) if isinstance(record, dict) else (None, "")
+    if not isinstance(text, str) or " fields, where " not in why or why.endswith(_in_file(len(columns))):
+        return line
+    octets = text.encode(errors="surrogateescape")
+    batches = csv_batches(partial(io.BytesIO, octets), settings, columns, OCTETS, _HEAD_BYTES + 2 * len(octets))
+    blocks = [BatchBlock(batch=batch) for batch in batches]
+    found = [block.line(row) for block in blocks for row in range(block.rows)]
+    return found[0] if len(found) == 1 else line

@@ -10,6 +10,7 @@ from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
 from cdc_pipeline.sources.debezium.versions import encoded_field
+from cdc_pipeline.sources.files.csv_batches import row_again
 from cdc_pipeline.sources.files.dms_octets import octet_columns, with_octets
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.time_slice import EPOCH
@@ -61,7 +62,7 @@ def order_fields(count: int) -> tuple[str, ...]:
 
 def row_event(text: bytes, table: TableSettings, source: ChangeFilesSource) -> EnvelopeEvent | Skipped:
     """Returns the event of one row. Raises Undecodable."""
-    record = read_record(text)
+    record = read_record(row_again(text, source.csv, csv_columns(source, table.columns)))
     if record is None:
         return Skipped(kind="blank line")
     named = operation_column(source)

@@ -94,3 +94,29 @@ def test_a_line_comes_back_when_its_text_is_mended(
     run_sql(database, f"UPDATE cdc.quarantine SET payload = replace(payload::text, '{old}', '{new}')::json")
     assert why(replay_all(events)) == []
     assert [row["id"] for row in events.rows("public.t")] == [1, 2]
+
+
+@pytest.mark.parametrize("note", ["n", '"n, and\nmore"', '""', '"\xeb"'], ids=["text", "quoted", "empty", "not UTF-8"])
+def test_rows_of_csv_without_a_header_come_back_once_their_new_column_is_listed(
+    database: str, tmp_path: Path, note: str
+) -> None:
+    """AWS DMS writes the column of an ALTER TABLE without a word."""
+    source = {"kind": "change_files", "format": "dms", "csv": {"header": False}, "time_column": "ts"}
+    time, before = "2026-01-01 10:00:00", NARROW | {"columns": {"id": "int", "amount": "int"}}
+    old = folder(tmp_path, database, before, source)
+    path = old.folder / "events/public/t/2.csv"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(f"I,{time},2,7,{note}\nI,{time},3,7,x,y\nI,{time},4\n".encode("latin1"))
+    old.consume()
+    unfit = ["has 5 fields, where the file has 4 columns", "has 6 fields", "has 3 fields"]
+    found = why(replay_all(old))
+    assert [part in text for part, text in zip(unfit, found, strict=True)] == [True] * 3
+    new = folder(tmp_path, database, NARROW, source)
+    new.write("public/t/3.csv", f"I,{time},5,7,")
+    new.consume()
+    found = why(replay_all(new))
+    is_text = "\xeb" not in note
+    assert ["where the file has 5 columns" in text for text in found[-2:]] == [True, True]
+    assert ["not fit" in text for text in found[:-2]] == [True] * (not is_text)
+    shown = {row["id"]: row["note"] for row in new.rows("public.t")}
+    assert shown == {5: None} | ({2: note.strip('"')} if is_text else {})
