@@ -20,7 +20,7 @@ class SourceLine(Protocol):
 
     `place`: the offset in the stream partition. `number`: the line's number in the file, or the record's. `written`:
     time of the file's last change, or of the record, in microseconds since 1970. `digest`: what is registered beside
-    the offset after this line, "" for nothing.
+    the offset after this line, "" for nothing. `size_bytes`: about the memory that it takes.
     """
 
     @property
@@ -35,6 +35,8 @@ class SourceLine(Protocol):
     def written(self) -> int: ...
     @property
     def digest(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
 
 
 Decode = Callable[[SourceLine], Content]
@@ -131,8 +133,9 @@ class PartitionLines:
     """Returns whole transactions; only one that is larger than one read is returned in parts.
 
     One that was returned in part stays open while the source has more that is not here yet, as between two answers.
-    At the end of the files the last transaction is held back until another one follows or the caller wants everything.
-    So a transaction that is still being written is not cut, and a key change is not parted from its second event.
+    The last transaction is held back until another one follows; at the end of the files, until the caller wants
+    everything. So one that is still being written is not cut, a key change is not parted from its second event, and
+    between two reads the caller may turn to other stream partitions.
     """
 
     def __init__(self, files: LineSource, decode: Decode | None = None) -> None:
@@ -142,9 +145,16 @@ class PartitionLines:
         self._open: str | None = None
         """The transaction of which a part was returned and more may follow."""
 
+    @property
+    def returned_until(self) -> int:
+        """The offset after the last line that was returned, and not held back."""
+        return self._held[0].raw.place if self._held else self.files.offset
+
     def next_groups(self, *, everything: bool) -> list[Group]:
         """Returns the next groups, none if nothing new is complete. `everything`: also the transaction held back."""
         following = self.files.next_lines(MOST_BYTES, fresh=everything)
+        if not (following or self._open is not None or self.files.at_end):
+            return []
         lines = self._held + [Line(raw=raw, content=self._decode(raw)) for raw in following]
         self._held = []
         parts = _parts(lines)
@@ -153,17 +163,10 @@ class PartitionLines:
             parts = [[]]
         if not parts:
             return []
-        open_after, is_silent = None, continues and not any(line.event for line in lines)
-        if is_silent and not self.files.at_end:
+        if continues and not self.files.at_end and not any(line.event for line in lines):
             open_after = self._open
-        elif not self.files.at_end and _transaction(parts[-1]) is not None:
-            open_after = _transaction(parts[-1])
-            parts[-1], self._held = before_last_delete(parts[-1])
-            if not parts[-1] and not (continues and len(parts) == 1):
-                open_after = None
-                parts.pop()
-        elif not everything and _transaction(parts[-1]) is not None and not (continues and len(parts) == 1):
-            self._held = parts.pop()
+        else:
+            open_after = self._hold_last(parts, continues=continues, everything=everything)
         if not parts and self._open is not None:
             self._open = None
             return [Group(lines=[], continues=True, is_closed=True)]
@@ -177,6 +180,24 @@ class PartitionLines:
             )
             for number, part in enumerate(parts)
         ]
+
+    def _hold_last(self, parts: list[list[Line]], *, continues: bool, everything: bool) -> str | None:
+        """Takes the last transaction out of `parts` and holds it back, if more of it may follow.
+
+        Returns its name if it is too large for that, so that a part of it stays in `parts`. `continues`: the first of
+        `parts` continues an open transaction.
+        """
+        last, is_begun = _transaction(parts[-1]), continues and len(parts) == 1
+        if last is None or (self.files.at_end and (everything or is_begun)):
+            return None
+        if not self.files.at_end and (is_begun or (len(parts) == 1 and _size_bytes(parts[0]) >= MOST_BYTES)):
+            parts[-1], self._held = before_last_delete(parts[-1])
+            if parts[-1] or is_begun:
+                return last
+            parts.pop()
+        else:
+            self._held = parts.pop()
+        return None
 
 
 def debezium_content(raw: SourceLine) -> Content:
@@ -202,6 +223,10 @@ def _parts(lines: Sequence[Line]) -> list[list[Line]]:
 
 def _transaction(part: Sequence[Line]) -> str | None:
     return next((line.event.transaction for line in part if line.event is not None), None)
+
+
+def _size_bytes(part: Sequence[Line]) -> int:
+    return sum(line.raw.size_bytes for line in part)
 
 
 def before_last_delete(part: list[Line]) -> tuple[list[Line], list[Line]]:

@@ -40,6 +40,10 @@ class RawLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     written: int
     digest: str = ""
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text)
+
 
 class FileLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The same for a file that may grow. `digests`: of its lines."""
@@ -54,6 +58,10 @@ class FileLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def digest(self) -> str:
         return self.digests.after(self.number)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text)
 
 
 def partition_folders(path: Path) -> dict[int, Path]:

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event as Signal
 
@@ -37,11 +37,19 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class OpenMarker:
-    """A marker message that was sent. It is returned once every partition in `waits_for` has been read to its end."""
+    """A marker message that was sent. It is returned once every partition in `waits_for` has been read to its end.
+
+    `ends`: the ends when it was sent, of the stream partitions where they are known: more may come all the time.
+    """
 
     text: str
     waits_for: set[int]
     is_heartbeat: bool
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+    def is_behind(self, number: int, returned_until: int) -> bool:
+        """Returns whether the stream partition had nothing after this offset when the marker message was sent."""
+        return number in self.ends and returned_until >= self.ends[number]
 
 
 class _OpenGroup(msgspec.Struct, kw_only=True):
@@ -91,20 +99,16 @@ class DebeziumStream:
         return None if self._open is None else self._turns[0]
 
     def read(self, wait: timedelta) -> EventBatch | None:
-        for _ in self._turns:
-            batch = self._read_partition(self._turns[0])
-            if batch is not None:
-                return batch
-        # a marker has its place between two transactions
-        finished = [] if self._open is not None else self._finished_markers()
-        if finished:
-            return self._marked(finished)
-        self._refuse_new_partitions()
-        Signal().wait(min(wait, _POLL).total_seconds())
-        return None
+        # before reading, since there may always be more
+        batch = self._finished_batch() or self._next_batch() or self._finished_batch()
+        if batch is None:
+            self._refuse_new_partitions()
+            Signal().wait(min(wait, _POLL).total_seconds())
+        return batch
 
-    def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
-        marker = OpenMarker(text=text, waits_for=set(self._partitions), is_heartbeat=is_heartbeat)
+    def send_marker(self, text: str, *, is_heartbeat: bool = False, ends: Mapping[int, int] | None = None) -> None:
+        """`ends`: the present end of each stream partition where it is known."""
+        marker = OpenMarker(text=text, waits_for=set(self._partitions), is_heartbeat=is_heartbeat, ends=ends or {})
         self._markers.append(marker)
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
@@ -149,6 +153,18 @@ class DebeziumStream:
         for lines in self._partitions.values():
             lines.files.check()
 
+    def _next_batch(self) -> EventBatch | None:
+        for _ in self._turns:
+            batch = self._read_partition(self._turns[0])
+            if batch is not None:
+                return batch
+        return None
+
+    def _finished_batch(self) -> EventBatch | None:
+        """Returns the finished marker messages, None without any. They have their places between two transactions."""
+        finished = [] if self._open is not None else self._finished_markers()
+        return self._marked(finished) if finished else None
+
     def _finished_markers(self) -> list[OpenMarker]:
         """Returns the marker messages that wait for no stream partition any more, and forgets them."""
         finished = [marker for marker in self._markers if not marker.waits_for]
@@ -174,7 +190,8 @@ class DebeziumStream:
         groups = self._next_groups(number, everything=everything)
         if waiting and lines.files.at_end:
             self._last_ends[number] = lines.files.offset
-            for marker in waiting:
+        for marker in waiting:
+            if lines.files.at_end or marker.is_behind(number, lines.returned_until):
                 marker.waits_for.discard(number)
         batch = self._decoded(number, groups) if groups else None
         if self._open is None:

@@ -66,9 +66,11 @@ class KafkaStream:
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         """Adds a marker message to this reader's own stream; nothing is written to the cluster."""
+        ends = {}
         if not is_heartbeat:
             self._records.mark_ends()
-        self._inner.send_marker(text, is_heartbeat=is_heartbeat)
+            ends = {number: part.must_reach for number, part in self._records.partitions.items()}
+        self._inner.send_marker(text, is_heartbeat=is_heartbeat, ends=ends)
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         places = self._inner.progress_at(position)

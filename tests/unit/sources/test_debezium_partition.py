@@ -66,14 +66,14 @@ def test_events_that_name_no_transaction_wait_for_nothing(lines: PartitionLines,
 
 
 def test_a_transaction_larger_than_what_is_read_at_once_comes_in_parts(lines: PartitionLines, write: Write) -> None:
-    write(("c", 1), *([("u", 2)] * 3), ("d", 2), None, ("c", 2), padding=MOST_BYTES // 4)
+    write(("c", 1), *([("u", 2)] * 6), ("d", 2), None, ("c", 2), padding=MOST_BYTES // 4)
     write(("c", 3))
     found = []
     while not lines.files.at_end:
         found.append(lines.next_groups(everything=False))
     found.append(lines.next_groups(everything=True))
     groups = list(chain.from_iterable(found))
-    assert list(chain.from_iterable(shown(groups))) == ["c", "u", "u", "u", "d", "-", "c", "c"]
+    assert list(chain.from_iterable(shown(groups))) == ["c", *"uuuuuu", "d", "-", "c", "c"]
     of_two = [
         group for group in groups if any(line.event and line.event.transaction == "txId 2" for line in group.lines)
     ]
@@ -94,8 +94,8 @@ def test_a_transaction_of_a_topic_stays_open_while_the_broker_sends_nothing() ->
     records = PartitionRecords(topic="orders", partition=0, offset=0)
     lines, places = PartitionLines(records), iter(range(9))
 
-    def come(transaction: int | None) -> None:
-        event = {"op": "c", "source": {"txId": transaction}} if transaction else {}
+    def come(transaction: int | None, padding: int = 0) -> None:
+        event = {"op": "c", "source": {"txId": transaction}, "padding": "x" * padding} if transaction else {}
         line = RecordLine(
             place=next(places),
             file="orders",
@@ -107,22 +107,25 @@ def test_a_transaction_of_a_topic_stays_open_while_the_broker_sends_nothing() ->
         )
         records.waiting.append(line)
 
-    come(1)
+    come(1, padding=MOST_BYTES)
     assert ends(lines.next_groups(everything=True)) == [(False, False)]
     assert lines.next_groups(everything=True) == []
     come(None)
     assert ends(lines.next_groups(everything=True)) == [(True, False)], "a record without a row ends nothing"
     come(1)
     come(2)
-    assert ends(lines.next_groups(everything=False)) == [(True, True), (False, False)]
-    records.ended_at = 4
     assert ends(lines.next_groups(everything=False)) == [(True, True)]
+    assert lines.next_groups(everything=True) == [], "nothing shows that the second one is complete"
+    assert (lines.returned_until, records.offset) == (3, 4)
+    records.ended_at = 4
+    assert ends(lines.next_groups(everything=True)) == [(False, True)]
 
 
 def test_a_transaction_of_a_shard_stays_open_in_the_pause_between_two_reads() -> None:
     streams = MemoryStreams()
     for transaction in (1, 1, 1, 1, 2):
-        streams.put("orders", {"op": "c", "source": {"txId": transaction}})
+        event = {"op": "c", "source": {"txId": transaction}, "padding": "x" * (MOST_BYTES // 3)}
+        streams.put("orders", event)
     stream = streams.describe("orders")
     assert stream is not None
     records = ShardRecords(

@@ -148,3 +148,15 @@ def test_a_stream_that_is_created_again_is_not_read_on_under_its_old_places() ->
         with pytest.raises(StreamMoved, match=r"the stream shop\.ev was deleted and created again"):
             stream.check({})
     assert "was deleted and created again since it was read" in str(reads.survey().stale[EVENTS])
+
+
+def test_shards_with_a_backlog_take_turns() -> None:
+    """Each answer ends with a transaction of which nothing shows yet that it is complete."""
+    reads = ShardReads()
+    for place in range(1_101, 1_125):
+        reads.send("shard-0", place)
+        reads.send("shard-1", place + 1_000)
+    reads.run()
+    halves = [{note.split()[1][0] for note in reads.notes[first : first + 24]} for first in (0, 24)]
+    assert halves == [{"1", "2"}, {"1", "2"}]
+    assert (len(set(reads.notes)), len(reads.notes), reads.refused) == (48, 48, [])
