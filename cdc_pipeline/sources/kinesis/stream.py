@@ -9,7 +9,7 @@ from threading import Event as Signal
 
 import structlog
 
-from cdc_pipeline.errors import SourceAway, StreamDenied, StreamMoved
+from cdc_pipeline.errors import PartitionFailed, SourceAway, StreamDenied, StreamMoved
 from cdc_pipeline.record import PARTITION_ENDED, TableName
 from cdc_pipeline.sources.debezium.partition import Decode, Group, PartitionLines
 from cdc_pipeline.sources.files.stream import DebeziumStream
@@ -43,6 +43,14 @@ class ShardLines(PartitionLines):
     def is_done(self) -> bool:
         """Whether the shard is closed, and its last line was returned."""
         return self._has_begun and self.records.is_ended and not self._held
+
+    def lacks_successor(self, stream: ShardStream) -> bool:
+        """Returns whether the shard is done, and `stream` shows it without a shard that was made of it.
+
+        AWS may list a shard later than it closes those before it.
+        """
+        shard = self.records.shard
+        return self.is_done and shard in stream.shards and all(shard not in s.parents for s in stream.shards.values())
 
     def next_groups(self, *, everything: bool) -> list[Group]:
         if not self._has_begun:
@@ -128,8 +136,8 @@ class ShardsStream:
         """Raises StreamMoved if there is a new shard or another stream, or one shows not every change any more.
 
         Looks every half minute, and when a shard has ended. Raises SourceAway if it cannot look then, StreamMoved if
-        the shard's stream is not shown: once the end of the last shard is registered without its successors, there is
-        nothing to read, and nobody looks again.
+        the shard's stream is not shown, PartitionFailed if its successors are not: once the end of the last shard is
+        registered without its successors, there is nothing to read, and nobody looks again.
         """
         ended = self._count_ended()
         if time.monotonic() >= self._next_check or ended != self._ended:
@@ -166,9 +174,9 @@ class ShardsStream:
                     raise
                 log.warning("new shards not looked for", found=error.found)
                 return
-            lines = [each for each in self._lines.values() if each.records.stream.name == name]
+            lines = {number: each for number, each in self._lines.items() if each.records.stream.name == name}
             if stream is None:
-                if is_needed and any(each.is_done for each in lines):
+                if is_needed and any(each.is_done for each in lines.values()):
                     raise StreamMoved(
                         f"a shard of {name} has ended, and its successors are not shown",
                         remedy="the consumer opens the stream again: its shards wait until it is shown",
@@ -179,13 +187,26 @@ class ShardsStream:
                 raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
             if stream.refusal:
                 raise StreamMoved(stream.refusal, remedy="the consumer opens the stream again: its table is stale")
-            for records in (each.records for each in lines):
+            for records in (each.records for each in lines.values()):
                 if records.stream.identity != stream.identity:
                     raise StreamMoved(
                         f"the stream {name} was deleted and created again",
                         remedy="the consumer opens the stream again: its table is stale",
                     )
                 records.stream = stream
+            _refuse_last_shards(stream, lines)
+
+
+def _refuse_last_shards(stream: ShardStream, lines: Mapping[int, ShardLines]) -> None:
+    """Raises PartitionFailed for a shard that was read to its end and that has no successor yet."""
+    for number, each in lines.items():
+        if each.lacks_successor(stream):
+            raise PartitionFailed(
+                f"{each.records.name} has ended, and the server lists no shard that follows it",
+                stream_partition=number,
+                expected="a shard that was split or merged out of it: the stream goes on there",
+                remedy="wait: its end is registered once the next shard is listed. The others are read meanwhile",
+            )
 
 
 def _with_end(progress: PartitionProgress) -> PartitionProgress:
