@@ -149,7 +149,10 @@ class ChangeStream(Protocol):
         """
 
     def confirm(self, commit_position: int) -> None:
-        """Lets the source drop its log before the transaction at `commit_position`, which must be registered."""
+        """Lets the source drop its log before the transaction at `commit_position`, which must be registered.
+
+        Raises StreamMoved if the stream has to be opened again for what comes next.
+        """
 
     def close(self) -> None:
         """Closes the connections. Another owner can read the source afterwards."""

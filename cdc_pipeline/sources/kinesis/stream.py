@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from threading import Event as Signal
@@ -92,7 +92,6 @@ class ShardsStream:
         self._is_to_open = is_to_open
         self._inner = inner
         self.position = inner.position
-        self._ended = self._count_ended()
         self._next_check = time.monotonic() + _CHECK_SECONDS
         self._next_await = time.monotonic() + _AWAIT_SECONDS
 
@@ -123,9 +122,9 @@ class ShardsStream:
         self._inner.send_marker(text, is_heartbeat=is_heartbeat)
 
     def _read(self) -> EventBatch | None:
-        """While a shard waits for another consumer, no marker message shows that everything was read."""
+        """While a shard waits for another consumer, or is not known yet, no marker message shows that all was read."""
         batch = self._inner.read(_NOW)
-        if batch is None or not self._awaits:
+        if batch is None or not batch.markers or not (self._awaits or self._lacks_successors(self._lines.values())):
             return batch
         return replace(batch, markers=tuple(replace(marker, is_end=False) for marker in batch.markers))
 
@@ -133,29 +132,39 @@ class ShardsStream:
         return {number: _with_end(place) for number, place in self._inner.progress_at(position).items()}
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
-        """Raises StreamMoved if there is a new shard or another stream, or one shows not every change any more.
+        """Looks at the streams if a shard has ended whose successors are not known.
 
-        Looks every half minute, and when a shard has ended. Raises SourceAway if it cannot look then, StreamMoved if
-        the shard's stream is not shown, PartitionFailed if its successors are not: once the end of the last shard is
-        registered without its successors, there is nothing to read, and nobody looks again.
+        Raises StreamMoved if nothing else of this reader is left to read, since somebody has to read the successors;
+        SourceAway if it cannot look then, StreamMoved if the shard's stream is not shown, PartitionFailed if its
+        successors are not: once the end of the last shard is registered without them, nobody looks again.
         """
-        ended = self._count_ended()
-        if time.monotonic() >= self._next_check or ended != self._ended:
-            self._next_check = time.monotonic() + _CHECK_SECONDS
-            self._check_shards(is_needed=ended != self._ended)
-            self._ended = ended
+        lacks = self._lacks_successors(self._lines.values())
+        if lacks or (not self._lines and self._is_check_due):
+            self._check_shards(is_needed=lacks)
         return self._inner.check(registered)
 
     def confirm(self, commit_position: int) -> None:
-        """Does nothing: the streams keep every record for a fixed time."""
+        """Raises StreamMoved if there is a new shard or another stream, or one shows not every change any more.
+
+        Looks every half minute at most, and after a shard has ended. Before the registration, all of the cut would have
+        to be read again. There is nothing to confirm: the streams keep every record for a fixed time.
+        """
         self._inner.confirm(commit_position)
+        if self._is_check_due:
+            self._check_shards(is_needed=False)
 
     def close(self) -> None:
         self._inner.close()
         self._client.close()
 
-    def _count_ended(self) -> int:
-        return sum(lines.is_done for lines in self._lines.values())
+    @staticmethod
+    def _lacks_successors(lines: Iterable[ShardLines]) -> bool:
+        """Returns whether one of them has ended, and its successors were not known when the stream was opened."""
+        return any(each.lacks_successor(each.records.stream) for each in lines)
+
+    @property
+    def _is_check_due(self) -> bool:
+        return time.monotonic() >= self._next_check
 
     def _described(self, name: str) -> ShardStream | None:
         """Returns the stream, None if it is not shown to these credentials."""
@@ -166,6 +175,9 @@ class ShardsStream:
             return None
 
     def _check_shards(self, *, is_needed: bool) -> None:
+        """`is_needed`: the end of a shard is to be registered. New ones wait until after that, if others are left."""
+        self._next_check = time.monotonic() + _CHECK_SECONDS
+        can_wait = is_needed and not all(each.is_done for each in self._lines.values())
         for name in self._streams:
             try:
                 stream = self._described(name)
@@ -176,25 +188,31 @@ class ShardsStream:
                 return
             lines = {number: each for number, each in self._lines.items() if each.records.stream.name == name}
             if stream is None:
-                if is_needed and any(each.is_done for each in lines.values()):
+                if self._lacks_successors(lines.values()):
                     raise StreamMoved(
                         f"a shard of {name} has ended, and its successors are not shown",
                         remedy="the consumer opens the stream again: its shards wait until it is shown",
                     )
                 continue
-            new = {shard_name(name, shard) for shard in stream.shards} - self._shown
-            if new:
-                raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
-            if stream.refusal:
-                raise StreamMoved(stream.refusal, remedy="the consumer opens the stream again: its table is stale")
-            for records in (each.records for each in lines.values()):
-                if records.stream.identity != stream.identity:
-                    raise StreamMoved(
-                        f"the stream {name} was deleted and created again",
-                        remedy="the consumer opens the stream again: its table is stale",
-                    )
-                records.stream = stream
-            _refuse_last_shards(stream, lines)
+            self._check_stream(stream, lines, can_wait=can_wait)
+
+    def _check_stream(self, stream: ShardStream, lines: Mapping[int, ShardLines], *, can_wait: bool) -> None:
+        new = {shard_name(stream.name, shard) for shard in stream.shards} - self._shown
+        if new and not can_wait:
+            raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
+        if stream.refusal:
+            raise StreamMoved(stream.refusal, remedy="the consumer opens the stream again: its table is stale")
+        if any(each.records.stream.identity != stream.identity for each in lines.values()):
+            raise StreamMoved(
+                f"the stream {stream.name} was deleted and created again",
+                remedy="the consumer opens the stream again: its table is stale",
+            )
+        _refuse_last_shards(stream, lines)
+        if new:
+            self._next_check = time.monotonic()
+            return
+        for each in lines.values():
+            each.records.stream = stream
 
 
 def _refuse_last_shards(stream: ShardStream, lines: Mapping[int, ShardLines]) -> None:

@@ -137,9 +137,9 @@ def test_a_stream_that_may_not_be_described_waits_alone_with_the_servers_words(f
 def test_a_consumer_that_runs_reads_on_when_one_stream_may_not_be_described_any_more(feed: ShardFeed) -> None:
     with member(feed, "one") as (membership, opened):
         membership.keep_alive()
-        feed.streams.replace_shards(ORDERS, ("shard-0",), "shard-1")  # streams are looked at when a shard has ended
         consumer = opened()
         feed.streams.denied.add(ITEMS)
+        feed.streams.replace_shards(ORDERS, ("shard-0",), "shard-1")  # streams are looked at when a shard has ended
         list(consumer.read_cuts())
         consumer.check_tables()
 

@@ -160,3 +160,33 @@ def test_shards_with_a_backlog_take_turns() -> None:
     halves = [{note.split()[1][0] for note in reads.notes[first : first + 24]} for first in (0, 24)]
     assert halves == [{"1", "2"}, {"1", "2"}]
     assert (len(set(reads.notes)), len(reads.notes), reads.refused) == (48, 48, [])
+
+
+def test_a_new_shard_costs_no_cut_while_others_are_left_to_read() -> None:
+    """The end of the one that it follows is registered first. Nobody says meanwhile that all was read."""
+    reads = ShardReads()
+    reads.send("shard-0", 1_100)
+    reads.send("shard-1", 1_200)
+    survey, found = reads.survey(), list[bool]()
+    with closing(survey.open(reads.start(survey))) as stream:
+        reads.streams.replace_shards(STREAM, ("shard-0",), "shard-2")
+        stream.send_marker("cut")
+        while not found:
+            batch = stream.read(timedelta(milliseconds=5))
+            found += () if batch is None else [marker.is_end for marker in batch.markers]
+        assert (found, stream.check({})) == ([False], {})
+        assert PARTITION_ENDED in stream.progress_at(10)[0].last_position
+        with pytest.raises(StreamMoved, match=r"shop\.ev shard-2 is new"):
+            stream.confirm(0)
+
+
+def test_the_end_of_the_last_shard_is_registered_after_new_ones() -> None:
+    reads = ShardReads()
+    reads.send("shard-0", 1_100)
+    survey = reads.survey()
+    with closing(survey.open(reads.start(survey))) as stream:
+        reads.streams.replace_shards(STREAM, ("shard-0",), "shard-1")
+        for _ in range(4):
+            stream.read(timedelta(milliseconds=5))
+        with pytest.raises(StreamMoved, match=r"shop\.ev shard-1 is new"):
+            stream.check({})
