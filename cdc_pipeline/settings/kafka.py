@@ -58,12 +58,17 @@ class KafkaSource(SourceWithoutUrl):
     key_file: str | None = Field(default=None, description="the private key of the client's certificate")
     key_password: SecretStr | None = Field(default=None, description="better in CDC_SOURCE__KEY_PASSWORD")
 
+    @property
+    def has_more_topics(self) -> bool:
+        """Whether a table may get more topics later, since `topic` is a regular expression."""
+        return self.topic.startswith(_IS_PATTERN)
+
     def topic_pattern(self, table: TableName) -> re.Pattern[str]:
         """Returns the pattern that the whole name of each of the table's topics matches.
 
         Raises SettingsError for a regular expression that the table's name makes none, as in the name of a group.
         """
-        if self.topic.startswith(_IS_PATTERN):
+        if self.has_more_topics:
             try:
                 return re.compile(filled(self.topic, table, re.escape))
             except re.error as error:

@@ -68,11 +68,11 @@ class KafkaTopics(EventsAlone):
         )
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:
-        """Returns the lowest version that any partition of the table's topics can still have."""
-        pattern, transactions = self.settings.topic_pattern(table), self.settings.transactions
+        """Returns the lowest version that any partition of the table's topics can still have.
 
-        def is_own(name: str) -> bool:
-            topic = topic_of(name)
-            return topic != transactions and pattern.fullmatch(topic) is not None
-
-        return oldest_to_come(table, places.values(), is_own)
+        "" where it may get more topics: one may be of another server, whose log has only begun.
+        """
+        if self.settings.has_more_topics:
+            return ""
+        pattern = self.settings.topic_pattern(table)
+        return oldest_to_come(table, places.values(), lambda name: pattern.fullmatch(topic_of(name)) is not None)

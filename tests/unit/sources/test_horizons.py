@@ -68,4 +68,10 @@ def test_every_partition_counts_where_tables_share_them(kind: str, settings: Map
 
 def test_the_transaction_topic_holds_nothing_back() -> None:
     places = {0: place("kafka", ("orders", 0), orders=900), 1: place("kafka", ("transaction", 0))}
-    assert oldest("kafka", places, topic="^public\\..*", transactions="public.transaction") == 900
+    assert oldest("kafka", places, topic="public.{table}", transactions="public.transaction") == 900
+
+
+def test_nothing_is_too_late_for_a_table_that_may_get_the_topic_of_one_more_server() -> None:
+    """Its log begins far below those of the others."""
+    places = {0: place("kafka", ("orders", 0), orders=900), 1: place("kafka", ("orders", 1), orders=700)}
+    assert oldest("kafka", places, topic="^public\\.{table}") == -1
