@@ -119,8 +119,8 @@ class ConsumerRuns:
             ):
                 stream_to_slices(consumer, stop.is_set, look)
         except PartitionFailed as error:
-            membership.set_aside(error.stream_partition)
-            log.warning("stream partition stopped", found=error.found, remedy=error.remedy)
+            pause = membership.set_aside(error.stream_partition)
+            log.warning("stream partition stopped", found=error.found, remedy=error.remedy, next_try_seconds=pause)
             raise StreamMoved(error.found, remedy="the others are read without it") from error
         except StaleEpoch as error:
             raise StreamMoved(error.found, remedy="this consumer goes on with what is its share now") from error

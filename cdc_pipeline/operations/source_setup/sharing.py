@@ -20,7 +20,7 @@ LIFETIME = timedelta(seconds=6)
 _BEAT_SECONDS = 1.5
 _LONGEST_STEP_SECONDS = 120.0
 """A consumer that did not come back to its loop for so long hangs, and is kept alive no longer."""
-_ASIDE_SECONDS = 30.0
+_ASIDE_SECONDS, _LONGEST_ASIDE_SECONDS = 30.0, 600.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class Membership:
     _share: frozenset[int] = frozenset()
     _aside: dict[int, float] = field(default_factory=dict)
     """Stream partitions that failed, and when they are tried again."""
+    _failed: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """For how long each was left out the last time, in seconds, and until when."""
     _read: frozenset[int] = frozenset()
     _progress: float = field(default_factory=time.monotonic)
     _one_at_a_time: Lock = field(default_factory=Lock)
@@ -73,9 +75,19 @@ class Membership:
             stop.wait(_BEAT_SECONDS)
         return False
 
-    def set_aside(self, stream_partition: int) -> None:
-        """Leaves out a stream partition that failed, for half a minute."""
-        self._aside[stream_partition] = time.monotonic() + _ASIDE_SECONDS
+    def set_aside(self, stream_partition: int) -> float:
+        """Leaves out a stream partition that failed. Returns for how long, in seconds.
+
+        Half a minute, and twice as long as before if it fails again: each try costs the others what they have read and
+        not registered.
+        """
+        now = time.monotonic()
+        before, until = self._failed.get(stream_partition, (0.0, 0.0))
+        is_again = now < until + _LONGEST_ASIDE_SECONDS
+        seconds = min(2 * before, _LONGEST_ASIDE_SECONDS) if before and is_again else _ASIDE_SECONDS
+        self._failed[stream_partition] = seconds, now + seconds
+        self._aside[stream_partition] = now + seconds
+        return seconds
 
     def keep_alive(self) -> None:
         with self._one_at_a_time:

@@ -213,6 +213,13 @@ def test_a_consumer_that_runs_reads_the_others_while_a_stream_may_not_be_read(fe
     assert feed.notes(ORDERS) == {1: "a", 2: "b"}
 
 
+def test_a_stream_that_fails_again_is_left_out_for_longer(feed: ShardFeed) -> None:
+    """Each try throws away what was read of the others since their last cut."""
+    with member(feed, "one") as (membership, _):
+        assert [membership.set_aside(1) for _ in range(7)] == [30, 60, 120, 240, 480, 600, 600]
+        assert membership.set_aside(2) == 30
+
+
 class ReadableAgain(MemoryStreams):
     """What cannot be read can be at the second try."""
 
