@@ -9,7 +9,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -58,7 +58,8 @@ class _Noted:
     def next_offset(self) -> str | None:
         return None if self.place is None else self.place.offset
 
-    def progress(self) -> Mapping[int, PartitionProgress]:
+    def progress(self, among: Collection[int] | None = None) -> Mapping[int, PartitionProgress]:
+        del among
         return {} if self.place is None else {0: self.place}
 
     def tables(self) -> Mapping[TableName, KnownTable]:

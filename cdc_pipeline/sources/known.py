@@ -1,6 +1,6 @@
 """Records of streams and tables that a source and the metadata store exchange. Plain values, without the store."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -111,8 +111,11 @@ class KnownStream(Protocol):
     def next_offset(self) -> str | None:
         """Returns the lowest next offset of all stream partitions, None for a stream that was never read."""
 
-    def progress(self) -> Mapping[int, PartitionProgress]:
-        """Returns where each registered stream partition continues. The offset is "" for one that was never read."""
+    def progress(self, among: Collection[int] | None = None) -> Mapping[int, PartitionProgress]:
+        """Returns where each registered stream partition continues. The offset is "" for one that was never read.
+
+        `among`: those that are asked for; None for all, also those that were read to their ends long ago.
+        """
 
     def tables(self) -> Mapping[TableName, KnownTable]:
         """Returns the registered tables of pipeline.yml."""

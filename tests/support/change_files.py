@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -41,7 +41,8 @@ class NothingKnown:
     def next_offset(self) -> str | None:
         return self.offset
 
-    def progress(self) -> Mapping[int, PartitionProgress]:
+    def progress(self, among: Collection[int] | None = None) -> Mapping[int, PartitionProgress]:
+        del among
         return {}
 
     def tables(self) -> Mapping[Any, KnownTable]:

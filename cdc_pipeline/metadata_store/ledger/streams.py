@@ -126,10 +126,11 @@ class Streams:
             some = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
             return len(connection.scalars(some.order_by(_PARTITION.c.stream_partition).limit(most)).all())
 
-    def progress(self, name: str) -> dict[int, tuple[str | None, dict[str, str]]]:
-        """Returns next offset and last positions by stream partition; the offset of one that was never read is None."""
+    def progress(self, name: str, among: Collection[int] | None = None) -> dict[int, tuple[str | None, dict[str, str]]]:
+        """Returns next offset and last positions by stream partition: all, or `among` some. Offset None: never read."""
+        some = _of_stream(name) if among is None else _of_stream(name).where(_PARTITION.c.stream_partition.in_(among))
         with self.database.transaction("stream.read_places") as connection:
-            rows = connection.execute(_of_stream(name)).all()
+            rows = connection.execute(some).all()
         return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
 
     def record_source_log(self, name: str, seen: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Reads a pipeline's stream and tables from the metadata store, for a source that does not know the store."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,8 +34,8 @@ class RegisteredStream:
     def next_offset(self) -> str | None:
         return self.store.streams.next_offset(self.name)
 
-    def progress(self) -> dict[int, PartitionProgress]:
-        found = self.store.streams.progress(self.name)
+    def progress(self, among: Collection[int] | None = None) -> dict[int, PartitionProgress]:
+        found = self.store.streams.progress(self.name, among)
         return {
             number: PartitionProgress(offset=offset or "", last_position=seen)
             for number, (offset, seen) in found.items()

@@ -142,7 +142,7 @@ class ShardSurvey(EventsSurvey):
             parents={number: place for number, place in self.progress.items() if number in parents and place.offset},
             hidden=frozenset(self.stream_of[table] for table in self._hidden),
             alone=len(self.stream_partitions) == 1,
-            are_ended=lambda numbers: not numbers.isdisjoint(self._ended(self.known.progress())),
+            are_ended=lambda numbers: not numbers.isdisjoint(self._ended(self.known.progress(numbers))),
         )
 
     def _ended(self, progress: Mapping[int, PartitionProgress]) -> set[int]:

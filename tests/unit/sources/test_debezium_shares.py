@@ -1,7 +1,7 @@
 """A consumer that reads a part of a stream knows what was registered of the stream partitions that others read."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,7 +34,8 @@ class Grown(NothingKnown):
 
     places: Mapping[int, PartitionProgress]
 
-    def progress(self) -> Mapping[int, PartitionProgress]:
+    def progress(self, among: Collection[int] | None = None) -> Mapping[int, PartitionProgress]:
+        del among
         return self.places
 
 

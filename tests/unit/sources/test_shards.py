@@ -1,7 +1,7 @@
 """Shards that are split and merged: what a shard has of those before it stays known, however many there are."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -34,6 +34,7 @@ class ShardReads:
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     position: int = 0
+    asked: list[Collection[int] | None] = field(default_factory=list)
 
     def identity(self) -> StreamIdentity | None:
         return None
@@ -41,8 +42,9 @@ class ShardReads:
     def next_offset(self) -> str | None:
         return None
 
-    def progress(self) -> Mapping[int, PartitionProgress]:
-        return self.registered
+    def progress(self, among: Collection[int] | None = None) -> Mapping[int, PartitionProgress]:
+        self.asked.append(among)
+        return {number: each for number, each in self.registered.items() if among is None or number in among}
 
     def tables(self) -> Mapping[TableName, KnownTable]:
         return {EVENTS: KnownTable(name=EVENTS, source_id=0, key=(), published_as="")}
@@ -190,3 +192,20 @@ def test_the_end_of_the_last_shard_is_registered_after_new_ones() -> None:
             stream.read(timedelta(milliseconds=5))
         with pytest.raises(StreamMoved, match=r"shop\.ev shard-1 is new"):
             stream.check({})
+
+
+def test_a_shard_that_waits_for_another_consumers_asks_for_that_one_alone() -> None:
+    """It asks every two seconds, and the shards that ever ended are many."""
+    reads = resharded(1, 2)
+    survey = reads.survey()
+    parent, own = (number for number, name in survey.stream_partitions.items() if name.endswith(("-2", "-3")))
+    start = reads.start(survey)
+    with closing(survey.open(replace(start, progress={own: start.progress[own]}))) as stream:
+        reads.asked.clear()
+        stream.send_marker("looks now")
+        stream.read(timedelta(milliseconds=5))
+        assert reads.asked == [{parent}]
+        reads.run()
+        stream.send_marker("looks again")
+        with pytest.raises(StreamMoved, match="a shard was read to its end"):
+            stream.read(timedelta(milliseconds=5))
