@@ -17,8 +17,8 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import TableName, TableSchema
 
 FORMAT = 2
-_NOT_IN_CUT = ("stream", "tables")
-"""Fields of a cut that its file contains in other keys."""
+_NOT_IN_CUT = ("stream", "tables", "places")
+"""Fields of a cut that its file contains in other keys, or that follow from the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +118,13 @@ class CutFile:
             return self
         if isinstance(self.content, LateSlice):
             return None
+        events = [(place, event) for place, event in self.content.numbered_events() if event.table_id in kept]
         content = replace(
             self.content,
             tables=tuple(kept),
             slices=tuple(new for new in self.content.slices if new.table_id in kept),
-            quarantined=tuple(event for event in self.content.quarantined if event.table_id in kept),
+            quarantined=tuple(event for _, event in events),
+            places=tuple(place for place, _ in events),
         )
         numbers = {index: number for number, index in enumerate(kept)}
         return replace(self, tables=tuple(self.tables[index] for index in kept), content=_renumbered(content, numbers))

@@ -9,10 +9,11 @@ from cdc_pipeline.areas import DATALAKE, owner_key
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.steps import Moment
 from tests.crash.invariants import check
-from tests.crash.test_rebuild import keep_aside, lose_store, rebuilt, replay_all, snapshot_one
+from tests.crash.test_rebuild import INFINITE, keep_aside, lose_store, rebuilt, replay_all, snapshot_one
 from tests.crash.test_retention import apply_changes, cleaned
 from tests.crash.world import World, go_on
 from tests.support.pipelines import consume, set_up_and_consume
+from tests.support.streams import run_sql
 
 IDENTITIES = "SELECT table_name, table_uuid FROM cdc.source_table ORDER BY table_name"
 
@@ -149,3 +150,28 @@ def test_a_table_of_a_pipeline_that_was_removed_and_began_again_is_the_one_of_th
     rebuilt(removed)
     assert len(before) == 1
     assert removed.store_query(IDENTITIES) == before
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "kept"])
+def test_quarantined_events_keep_their_places_when_another_table_of_their_cut_is_removed(
+    world: World, *, is_lost: bool
+) -> None:
+    """Late slices name the events that they replay by these places."""
+    notes = "SELECT place, version, state, slice_number FROM cdc.quarantine WHERE table_id = 3 ORDER BY version"
+    of_notes = "INSERT INTO notes VALUES ('one', 1, 'NaN'); INSERT INTO notes VALUES ('two', 2, 'NaN')"
+    run_sql(world.source_url, f"{INFINITE.format(5000)}; {of_notes}")
+    with world.process() as pipeline:
+        consume(pipeline)
+        of_things, first, _ = pipeline.store.quarantine.entries()
+    assert (of_things.place < first.place, first.table_id) == (True, 3)
+    run_sql(world.store_url, "UPDATE cdc.quarantine SET payload = replace(payload::text, 'NaN', '1.50')::json")
+    with world.process() as pipeline:
+        pipeline.replay().run(pipeline.store.quarantine.entries(ids=[first.quarantine_id]))
+    before = world.store_query(notes)
+    assert [state for _, _, state, _ in before] == ["replayed", "waiting"]
+    remove_first(world, with_lake=True)
+    if is_lost:
+        lose_store(world)
+    rebuilt(world)
+    table_id = world.store_query("SELECT table_id FROM cdc.source_table WHERE table_name = 'notes'")[0][0]
+    assert world.store_query(notes.replace("= 3", f"= {table_id}")) == before

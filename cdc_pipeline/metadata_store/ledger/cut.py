@@ -123,6 +123,9 @@ class Cut:
     sides of it. An empty requested cut at the position of the last cut marks that cut as requested.
 
     `tables`: ids of all tables that were read from `start` to `position`. A table without a slice had no event there.
+
+    `places`: the numbers of the quarantined events, where some events of the decided cut are left out; empty if none
+    are.
     """
 
     stream: str
@@ -135,10 +138,15 @@ class Cut:
     partitions: tuple[PartitionRange, ...]
     slices: tuple[Slice, ...] = ()
     quarantined: tuple[QuarantinedEvent, ...] = ()
+    places: tuple[int, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         return all(part.is_empty for part in self.partitions)
+
+    def numbered_events(self) -> tuple[tuple[int, QuarantinedEvent], ...]:
+        """Returns the quarantined events with their numbers in the decided cut, by which late slices name them."""
+        return tuple(zip(self.places or range(len(self.quarantined)), self.quarantined, strict=True))
 
     def range_of(self, stream_partition: int) -> PartitionRange:
         """Raises RegistryError when the cut does not name the stream partition."""

@@ -262,7 +262,7 @@ def _mark_followed(connection: Connection, cut: Cut) -> None:
 
 
 def _insert_quarantined(connection: Connection, cut: Cut, *, is_decided: bool) -> None:
-    for batch in batches(enumerate(cut.quarantined)):
+    for batch in batches(cut.numbered_events()):
         rows = [_quarantined_row(cut, number, event) for number, event in batch]
         if is_decided:
             rows = [row | {"created_at": cut.commit_time} for row in _not_quarantined(connection, rows)]
