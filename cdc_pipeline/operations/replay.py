@@ -211,17 +211,25 @@ class Replay:
         """Returns by id why events cannot be replayed yet.
 
         A quarantined row of a snapshot has to wait for the snapshot's publication, which brings its other rows into the
-        lake.
+        lake. A row of an export is older than every event, so the table's tombstone horizon may have passed it.
         """
         if table.name not in self.listed:
             return {entry.quarantine_id: f"pipeline.yml does not list {table.name}" for entry in entries}
         snapshots = {entry.snapshot_id for entry in entries if entry.snapshot_id is not None}
         states = {snapshot_id: self.store.snapshots.snapshot(snapshot_id).state for snapshot_id in snapshots}
-        return {
-            entry.quarantine_id: f"its snapshot {entry.snapshot_id} is {states[entry.snapshot_id]}"
-            for entry in entries
-            if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
-        }
+        rows = [(entry, states[entry.snapshot_id]) for entry in entries if entry.snapshot_id is not None]
+        found = {entry.quarantine_id: _why_not(table, entry, state) for entry, state in rows}
+        return {quarantine_id: why for quarantine_id, why in found.items() if why}
+
+
+def _why_not(table: SourceTable, row: QuarantineEntry, state: SnapshotState) -> str:
+    """Returns why a row of a snapshot cannot be replayed; "" if it can. `state`: of the snapshot."""
+    if state is not SnapshotState.PUBLISHED:
+        return f"its snapshot {row.snapshot_id} is {state}"
+    if row.version < table.horizon:
+        words = f"it is too late: older than {table.horizon}, below which tombstones may be gone"
+        return f"{words}; correct the export and run cdc snapshot again, or drop the row"
+    return ""
 
 
 def _group(entry: QuarantineEntry) -> tuple[int, int]:

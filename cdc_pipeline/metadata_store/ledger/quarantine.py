@@ -133,15 +133,18 @@ class Quarantine:
     def number_or_open(self, late: LateSlice, lease: Lease) -> int | None:
         """Returns the number of a late slice; None when it is not registered, and its events wait.
 
-        Raises RegistryError for an event that is already replayed or dropped; StaleEpoch when another owner has the
-        `lease`.
+        Raises RegistryError for an event that is already replayed or dropped, or older than the table's tombstone
+        horizon; StaleEpoch when another owner has the `lease`.
         """
+        table_id = late.slice.table_id
         with self.database.transaction("quarantine.read") as connection:
-            known = _number_of(connection, late.slice_id, late.slice.table_id)
+            known = _number_of(connection, late.slice_id, table_id)
             if known is not None:
                 return known
             hold_lease(connection, lease)
-            named = select(*_IDENTITY).where(_named(late.slice.table_id, late.events))
+            table = read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}")
+            check_tombstone_horizons([late.slice], {table_id: table.horizon})
+            named = select(*_IDENTITY).where(_named(table_id, late.events))
             _check_waiting(connection.execute(named.order_by(_EVENT.c.quarantine_id)).all())
         return None
 
