@@ -174,7 +174,7 @@ class EmptyLedger:
                 connection.execute(
                     update(_PARTITION).where(_PARTITION.c.stream == self.stream, of_partition).values(part)
                 )
-            restore(connection, rows, table_ids)
+            restore(connection, rows, table_ids, self.since)
 
     def pass_late_slice(self) -> None:
         """Counts a late slice of a table that was removed since, because the chain continues behind it."""

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import BATCH_ROWS, Database
-from cdc_pipeline.metadata_store.operations.restored_events import restore_events
+from cdc_pipeline.metadata_store.operations.restored_events import drop_forgotten, restore_events
 from cdc_pipeline.metadata_store.operations.retention import Keep
 
 Rows = list[dict[str, Any]]
@@ -100,10 +100,11 @@ def _read(connection: Connection, name: str, parameters: Mapping[str, Any]) -> R
     return list(connection.scalars(text(_AS_JSON.format(_READ[name])), parameters))
 
 
-def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping[UUID, int]) -> None:
+def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping[UUID, int], position: str) -> None:
     """Inserts the rows into a ledger that has only the stream, the tables `table_ids`, and published snapshots.
 
-    Rows of tables that are not in `table_ids` are left out: those tables were removed since.
+    Rows of tables that are not in `table_ids` are left out: those tables were removed since. `position`: of the base. A
+    quarantined event up to it that the ledger has, waiting, is decided as the base says.
     """
     new_ids = {row["table_id"]: table_ids.get(UUID(row["table_uuid"])) for row in rows["source_table"]}
     ours = {name: _of_tables(found, new_ids) for name, found in rows.items()}
@@ -117,6 +118,7 @@ def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping
     )
     connection.execute(_SET_TABLES, {"rows": json.dumps(ours["source_table"])})
     restore_events(connection, ours["quarantine"])
+    drop_forgotten(connection, ours["quarantine"], [row["table_id"] for row in ours["source_table"]], position)
 
 
 def _of_tables(rows: Rows, new_ids: Mapping[int, int | None]) -> Rows:

@@ -1,15 +1,18 @@
 """Puts quarantined events back into a store that is rebuilt, with what was decided about them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import batches
+from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
 from cdc_pipeline.metadata_store.states import QuarantineState
 
 _EVENT, _SNAPSHOT = models.quarantine, models.snapshot
+FORGOTTEN = "it was replayed or dropped before the cut files that are kept; the store was restored from before that"
 _DECISION = ("state", "slice_number", "decision", "decided_at")
 _MOVE_NUMBERS = text("""
     SELECT setval(numbers.name, greatest(max(quarantine_id), nextval(numbers.name)))
@@ -21,15 +24,15 @@ _MOVE_NUMBERS = text("""
 def restore_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Inserts the events that the store does not have. `rows`: columns of `cdc.quarantine`, all with the same names.
 
-    An event keeps its number where that is free. Rows of a snapshot that the store does not have are left out. A
-    snapshot's row that the store has and that waits gets the decision of `rows`, if there is one.
+    An event keeps its number where that is free. Rows of a snapshot that the store does not have are left out. An event
+    that the store has and that waits gets the decision of `rows`, if there is one.
     """
     if not rows:
         return
     known = _known(connection, rows)
     snapshots = _snapshots(connection, rows)
     for row in rows:
-        if _key(row) in known and row["snapshot_id"] is not None and row.get("state", "waiting") != "waiting":
+        if known.get(_key(row)) is QuarantineState.WAITING and row.get("state", "waiting") != "waiting":
             _decide(connection, row)
     columns = [column.name for column in _EVENT.c if column.name in rows[0]]
     missing = [
@@ -51,6 +54,28 @@ def restore_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) ->
         connection.execute(insert(_EVENT).on_conflict_do_nothing(), others)
 
 
+def drop_forgotten(
+    connection: Connection, rows: Sequence[Mapping[str, Any]], table_ids: Collection[int], position: str
+) -> None:
+    """Drops the tables' events of cuts up to `position` that wait and are not among `rows`.
+
+    `rows`: what the base of the chain has of the quarantine, and so all that waited when it was made. The store was
+    restored from before: these events were decided, and no base or cut file says so any more. The lake has what was
+    replayed.
+    """
+    in_base = {_key(row) for row in rows}
+    waiting = select(_EVENT.c.quarantine_id, _EVENT.c.table_id, _EVENT.c.snapshot_id, _EVENT.c.place).where(
+        _EVENT.c.table_id.in_(table_ids),
+        _EVENT.c.snapshot_id.is_(None),
+        _EVENT.c.state == QuarantineState.WAITING,
+        func.split_part(_EVENT.c.place, "-", 1).collate("C") <= position,
+    )
+    found = connection.execute(waiting).mappings().all()
+    forgotten = [row["quarantine_id"] for row in found if _key(dict(row)) not in in_base]
+    for batch in batches(forgotten):
+        drop_waiting(connection, _EVENT.c.quarantine_id.in_(batch), FORGOTTEN)
+
+
 def _typed(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The base of a chain has states as texts."""
     return {**row, "state": QuarantineState(row["state"])} if "state" in row else row
@@ -60,11 +85,14 @@ def _key(row: Mapping[str, Any]) -> tuple[int, str | None, str]:
     return row["table_id"], row["snapshot_id"], row["place"]
 
 
-def _known(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[tuple[int, str | None, str]]:
-    """Events of these that the store has."""
+def _known(
+    connection: Connection, rows: Sequence[Mapping[str, Any]]
+) -> dict[tuple[int, str | None, str], QuarantineState]:
+    """Events of these that the store has, and their states."""
     places = {row["place"] for row in rows}
-    query = select(_EVENT.c.table_id, _EVENT.c.snapshot_id, _EVENT.c.place).where(_EVENT.c.place.in_(places))
-    return {(row.table_id, row.snapshot_id, row.place) for row in connection.execute(query)}
+    query = select(_EVENT.c.table_id, _EVENT.c.snapshot_id, _EVENT.c.place, _EVENT.c.state)
+    found = connection.execute(query.where(_EVENT.c.place.in_(places)))
+    return {(row.table_id, row.snapshot_id, row.place): row.state for row in found}
 
 
 def _snapshots(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -96,3 +96,13 @@ def test_a_row_of_a_snapshot_that_waits_gets_its_decision_and_one_of_an_unknown_
         QuarantineState.DROPPED,
         "no use",
     )
+
+
+def test_an_event_of_the_stream_that_waits_gets_its_decision_and_a_decided_one_keeps_its_own(shop: Shop) -> None:
+    restore(shop, event(shop, 7), event(shop, 8, state="dropped", decision="first"), event(shop, 9))
+    late = {"state": "replayed", "slice_number": 3, "decided_at": "2024-01-02T08:00:00+00:00"}
+    restore(shop, event(shop, 7, **late), event(shop, 8, state="dropped", decision="second"), event(shop, 9))
+    replayed, dropped, waiting = shop.store.quarantine.entries()
+    assert (replayed.state, replayed.slice_number) == (QuarantineState.REPLAYED, 3)
+    assert (dropped.state, dropped.decision) == (QuarantineState.DROPPED, "first")
+    assert waiting.state is QuarantineState.WAITING
