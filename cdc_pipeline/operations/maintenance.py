@@ -128,12 +128,15 @@ class Maintenance:
     def _purgeable(self, table: LakeTable, table_id: int) -> str:
         """Returns the version below which no tombstone is needed any more; "" when all tombstones have to stay.
 
-        A horizon is used once the lake has every slice that was registered before the horizon was raised.
+        In an ordered stream all can go, unless a late slice may come, or one may come again: a rewind that was killed
+        left the lake without slices that the metadata store calls applied. A horizon is used once the lake has every
+        slice that was registered before the horizon was raised.
         """
-        if table.ordered:
-            return "" if self.work.store.slices.awaits_late(table_id) else _EVERY_VERSION
         fence = self.work.lake.read_fence(table)
         applied = NOTHING_APPLIED if fence is None else fence.number
+        if table.ordered:
+            is_behind = applied < self.work.store.lake_positions.lake_position(table_id).applied_through
+            return "" if is_behind or self.work.store.slices.awaits_late(table_id) else _EVERY_VERSION
         horizons = self.work.store.tombstone_horizons
         horizon = horizons.horizon(table_id)
         if horizon.number > applied:

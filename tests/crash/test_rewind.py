@@ -14,7 +14,8 @@ from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site
-from tests.crash.invariants import check
+from tests.crash.invariants import check, lake_rows, source_rows
+from tests.crash.test_rebuild import INFINITE, replay_all
 from tests.crash.world import (
     World,
     apply_all,
@@ -25,6 +26,7 @@ from tests.crash.world import (
     take_snapshot,
 )
 from tests.support.memory_lake import MemoryLake
+from tests.support.streams import run_sql
 
 
 def rows(pipeline: Pipeline, table: LakeTable) -> list[str]:
@@ -131,6 +133,29 @@ def test_after_a_rewind_that_died_before_the_store_knew_of_it_verify_applies_aga
         (found,) = pipeline.verification().verify([table.name])
     assert found.is_equal, found
     check(world)
+
+
+def test_maintenance_beside_a_rewind_that_died_keeps_the_tombstones_that_a_replayed_event_meets_again(
+    world: World,
+) -> None:
+    """The store still calls the late slice applied. The lake lacks it, and it inserts a row that was deleted since."""
+    run_sql(world.source_url, INFINITE.format(5000), "DELETE FROM things WHERE id = 5000")
+    apply_changes(world)
+    ((place,),) = world.store_query("SELECT max(position) FROM cdc.boundary")
+    apply_changes(world)
+    replay_all(world)
+    with world.process() as pipeline:
+        apply_all(pipeline)
+    things, dies = world.tables[0], Failpoint(Site("rewind.reopen", Moment.BEFORE, 1))
+    with pytest.raises(Crash), world.process(dies) as pipeline:
+        pipeline.rewind().run(things, place)
+    world.bury_the_dead()
+    with world.process() as pipeline:
+        assert pipeline.maintenance().maintain(things)["ended"] == "done"
+    go_on(world)
+    with world.process() as pipeline:
+        for table in lake_tables(pipeline):
+            assert lake_rows(pipeline, table) == source_rows(world, table)
 
 
 def test_a_table_can_be_set_back_to_its_snapshot_and_not_behind_it(world: World) -> None:
