@@ -11,7 +11,7 @@ from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.areas import quarantined_rows_key
 from cdc_pipeline.errors import SnapshotError
-from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, Fence, LakeTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
@@ -95,17 +95,19 @@ class StagingToLake:
             known = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             if known.state is not SnapshotState.PUBLISHING:
                 return known
-            if _is_of_files(snapshot) and not self._is_in_lake(snapshot):
+            # under the lease, so a process that lost it sets nothing back
+            fence = self.work.lake.read_fence(self.table(snapshot))
+            if _is_of_files(snapshot) and not _shows(fence, snapshot):
                 self._check_ids(snapshot, compacted)
             published = publish(
                 self.work,
                 held,
                 self.table(snapshot),
                 snapshot,
-                fence=self.work.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset),
+                fence=self._fence_number(snapshot, fence),
                 files=data_files(compacted),
                 quarantined=self._put_quarantined_rows(snapshot),
-                replaces=self._replaced(snapshot),
+                replaces=None if fence is None or not _is_of_files(snapshot) else fence.lake_version,
             )
         log.info(
             "snapshot published",
@@ -122,15 +124,21 @@ class StagingToLake:
         know as published. Raises LeaseBusy while another process works on the table: it may be publishing.
         """
         with self.work.leased(snapshot.table_id):
-            if self._is_in_lake(snapshot):
+            if _shows(self.work.lake.read_fence(self.table(snapshot)), snapshot):
                 return self.work.store.snapshots.snapshot(snapshot.snapshot_id)
             return self.work.store.snapshots.set_snapshot_state(
                 snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=SnapshotState.PUBLISHING
             )
 
-    def _is_in_lake(self, snapshot: Snapshot) -> bool:
-        fence = self.work.lake.read_fence(self.table(snapshot))
-        return fence is not None and fence.snapshot_id == snapshot.snapshot_id
+    def _fence_number(self, snapshot: Snapshot, fence: Fence | None) -> int:
+        """Returns the last slice that the snapshot contains; the one in the lake if `fence` shows the snapshot already.
+
+        Slices of before the cutoff may have come since that commit. They wait behind it: with another number the
+        commit would be repeated, and readers find no row in one that removes and adds the same files.
+        """
+        if fence is not None and _shows(fence, snapshot):
+            return fence.number
+        return self.work.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
 
     def _check_ids(self, snapshot: Snapshot, compacted: Sequence[SnapshotTask]) -> None:
         """Raises SnapshotError if several rows have one id. In a database none has; exported files may overlap.
@@ -148,16 +156,6 @@ class StagingToLake:
                 expected="one row per id, from files that do not overlap",
                 remedy="name the files of one export with --from, or list the whole id of the table in pipeline.yml",
             )
-
-    def _replaced(self, snapshot: Snapshot) -> int | None:
-        """Returns the lake version that exported files may set back, None for rows of the source's own position.
-
-        It is read while the lease is held, so a process that lost the lease sets nothing back.
-        """
-        if not _is_of_files(snapshot):
-            return None
-        fence = self.work.lake.read_fence(self.table(snapshot))
-        return None if fence is None else fence.lake_version
 
     def _put_quarantined_rows(self, snapshot: Snapshot) -> int:
         """Puts the snapshot's quarantined rows into the bucket, for `cdc rebuild`; returns the number of these rows."""
@@ -180,6 +178,10 @@ class StagingToLake:
 
 def _is_of_files(snapshot: Snapshot) -> bool:
     return snapshot.exported_snapshot is not None and Export.of(snapshot.exported_snapshot) is not None
+
+
+def _shows(fence: Fence | None, snapshot: Snapshot) -> bool:
+    return fence is not None and fence.snapshot_id == snapshot.snapshot_id
 
 
 def data_files(compacted: Sequence[SnapshotTask]) -> tuple[DataFile, ...]:
