@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import MOST_ATTEMPTS
-from cdc_pipeline.metadata_store.states import TaskKind
+from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
@@ -69,12 +69,7 @@ class SnapshotWorker:
         done, pause = 0, _SHORTEST_PAUSE_SECONDS
         while not stop.is_set():
             active = self.store.snapshots.active_snapshots(table_ids)
-            task = self.store.snapshot_tasks.claim_task(
-                slot=self.slot,
-                duration=self.task_lease,
-                snapshot_ids=[snapshot.snapshot_id for snapshot in active],
-                kinds=list(TaskKind),
-            )
+            task = self._claimed(active)
             if task is not None:
                 self._work(task, next(found for found in active if found.snapshot_id == task.snapshot_id))
                 done, pause = done + 1, _SHORTEST_PAUSE_SECONDS
@@ -85,6 +80,19 @@ class SnapshotWorker:
                 stop.wait(pause)
                 pause = min(2 * pause, self.idle_wait.total_seconds())
         return done
+
+    def _claimed(self, active: Sequence[Snapshot]) -> SnapshotTask | None:
+        """Claims an export of any table first: the source holds its position until the last one is done."""
+        exporting = [each for each in active if each.state is SnapshotState.EXPORTING]
+        return self._claim(exporting, [TaskKind.EXPORT]) or self._claim(active, list(TaskKind))
+
+    def _claim(self, snapshots: Sequence[Snapshot], kinds: Sequence[TaskKind]) -> SnapshotTask | None:
+        if not snapshots:
+            return None
+        ids = [each.snapshot_id for each in snapshots]
+        return self.store.snapshot_tasks.claim_task(
+            slot=self.slot, duration=self.task_lease, snapshot_ids=ids, kinds=kinds
+        )
 
     def _work(self, task: SnapshotTask, snapshot: Snapshot) -> None:
         def renew() -> object:
