@@ -43,7 +43,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """Output of a staging task: at most one file per data partition. Also of an export task that staged its rows."""
+    """Output of a staging task, and of an export task that staged its rows: a file per run of rows and partition."""
 
     files: tuple[StagedFile, ...]
 

@@ -35,7 +35,7 @@ _FORMATS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d
 _WIDTHS = {"year": 4, "month": 7, "day": 10, "hour": 13}
 _OWN_NAME = "__"
 RUN_BYTES = 32 << 20
-"""Rows of a table without data partitions that are sorted at once, by their size in memory."""
+"""Rows that are sorted, and divided by data partition, at once, by their size in memory."""
 MOST_UNFIT_ROWS = 100_000
 """Of one part of a snapshot. Memory holds them with all their texts."""
 
@@ -81,11 +81,7 @@ class SnapshotToStaging:
         with closing(self._rows(exported_snapshot, part, unfit)) as rows:
             if self.partition_by and Export.of(exported_snapshot) is None:
                 return self._put_snapshot_file(rows, unfit, file_id)
-            staged = tuple(
-                self._put(partition, rows_of_partition, f"{file_id}-{number:04d}")
-                for number, run in enumerate(_runs(rows, self.run_bytes))
-                for partition, rows_of_partition in split_by_partition(self._sorted(run), self.partition_by)
-            )
+            staged = self._put_runs(rows, file_id)
         return ExportedPages(
             output=StagedFiles(files=staged),
             rows=sum(file.rows for file in staged),
@@ -129,17 +125,30 @@ class SnapshotToStaging:
     def stage(self, file: SnapshotFile) -> StagedFiles:
         """Splits one snapshot data file by data partition and sorts each part by update_time and id, if there are any.
 
-        The files are durable on return. Memory holds the whole snapshot data file; the plan limits its size. The same
-        input gives the same bytes, so a second attempt finds its files already there.
+        The files are durable on return. Memory holds `run_bytes` of rows twice, or one block of rows if that is larger.
+        The same input gives the same bytes, so a second attempt finds its files already there.
         """
-        rows = self._sorted(self._read(file.snapshot_key))
-        parts = split_by_partition(rows, self.partition_by)
-        return StagedFiles(files=tuple(self._put(partition, part, file.file_id) for partition, part in parts))
+        with closing(self._read(file.snapshot_key)) as rows:
+            return StagedFiles(files=self._put_runs(rows, file.file_id))
 
-    def _read(self, snapshot_key: str) -> pa.Table:
+    def _read(self, snapshot_key: str) -> Generator[pa.RecordBatch, None, None]:
+        """Yields the rows in the blocks in which they were exported."""
         filesystem, root = self.objects.filesystem()
+        path = f"{root}/{snapshot_key}"
         with step(self.on_step, "snapshot_file.get"):
-            return pq.read_table(f"{root}/{snapshot_key}", filesystem=filesystem, page_checksum_verification=True)
+            file = pq.ParquetFile(path, filesystem=filesystem, pre_buffer=True, page_checksum_verification=True)
+        with file:
+            for number in range(file.num_row_groups):
+                with step(self.on_step, "snapshot_file.get"):
+                    blocks = file.read_row_group(number).to_batches()
+                yield from blocks
+
+    def _put_runs(self, rows: Iterable[pa.RecordBatch], file_id: str) -> tuple[StagedFile, ...]:
+        return tuple(
+            self._put(partition, rows_of_partition, f"{file_id}-{number:04d}")
+            for number, run in enumerate(_runs(rows, self.run_bytes))
+            for partition, rows_of_partition in split_by_partition(self._sorted(run), self.partition_by)
+        )
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
         sort_by = ((self.update_time,) if self.update_time else ()) + self.schema.key

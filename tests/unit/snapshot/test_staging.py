@@ -149,6 +149,22 @@ def test_with_data_partitions_an_export_writes_a_snapshot_file_for_a_staging_tas
     assert staged == {None: [(None, 5)], "a": [("a", 2), ("a", 3)], "b": [("b", 1), ("b", 4)]}
 
 
+def test_staging_sorts_and_divides_no_more_rows_at_once_than_a_run_has(tmp_path: Path) -> None:
+    staging = staging_in(tmp_path, partition_by=(PartitionBy(column="place"),), blocks=BLOCKS, run_bytes=1)
+    exported = staging.export("exported", {}, "000007")
+    assert isinstance(exported.output, SnapshotFile)
+    files = staging.stage(exported.output).files
+    assert [staged_rows(tmp_path, file.key) for file in files] == [
+        [("a", 3)],
+        [("b", 4)],
+        [("a", 2)],
+        [("b", 1)],
+        [(None, 5)],
+    ]
+    assert [file.rows for file in files] == [1] * 5
+    assert staging.stage(exported.output).files == files
+
+
 @pytest.mark.parametrize("partition_by", [(), (PartitionBy(column="place"),)])
 def test_an_export_holds_no_more_rows_that_do_not_fit_than_it_may(
     tmp_path: Path, partition_by: tuple[PartitionBy, ...]
