@@ -13,7 +13,7 @@ import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch
-from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.record import TableName
@@ -155,7 +155,7 @@ class SnapshotOrchestrator:
             return False
         store = self.work.store
         now, tasks = store.snapshot_history.now(), store.snapshot_tasks
-        claimed = [t for t in tasks.tasks(active.snapshot_id, TaskKind.EXPORT) if t.state is TaskState.CLAIMED]
+        claimed = tasks.tasks(active.snapshot_id, TaskKind.EXPORT, state=TaskState.CLAIMED)
         return any(task.lease_expires_at is not None and task.lease_expires_at > now for task in claimed)
 
     def _begin(self, name: TableName, cutoff: HeldPosition, copy: TableCopy, run_id: str) -> str:
@@ -252,18 +252,16 @@ class SnapshotOrchestrator:
             case SnapshotState.PUBLISHED | SnapshotState.FAILED | SnapshotState.ABANDONED:
                 return snapshot
 
-    def _after(
-        self, snapshot: Snapshot, kind: TaskKind, then: Callable[[Snapshot, Sequence[SnapshotTask]], Snapshot]
-    ) -> Snapshot:
-        tasks = self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, kind)
-        failed = next((task for task in tasks if task.state is TaskState.FAILED), None)
-        if failed is not None:
+    def _after(self, snapshot: Snapshot, kind: TaskKind, then: Callable[[Snapshot], Snapshot]) -> Snapshot:
+        tasks = self.work.store.snapshot_tasks
+        states = tasks.counts(snapshot.snapshot_id, kind).keys()
+        if TaskState.FAILED in states:
+            failed, *_ = tasks.tasks(snapshot.snapshot_id, kind, state=TaskState.FAILED)
             return self._failed(snapshot, f"{kind} task {failed.ordinal}: {failed.error}")
-        if any(task.state is not TaskState.DONE for task in tasks):
-            return snapshot
-        return then(snapshot, tasks)
+        return snapshot if states - {TaskState.DONE} else then(snapshot)
 
-    def _plan_staging(self, snapshot: Snapshot, exported: Sequence[SnapshotTask]) -> Snapshot:
+    def _plan_staging(self, snapshot: Snapshot) -> Snapshot:
+        exported = self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.EXPORT)
         found = self.found.get(snapshot.snapshot_id)
         if found is not None:
             self.source.check_copied(found, len(exported))
@@ -271,14 +269,15 @@ class SnapshotOrchestrator:
         self.work.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, new_tasks(TaskKind.STAGE, unstaged))
         return self._moved(snapshot, SnapshotState.STAGING)
 
-    def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:
-        exported = self.work.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.EXPORT)
-        staged = [*filter(has_staged, exported), *staged]
+    def _plan_compaction(self, snapshot: Snapshot) -> Snapshot:
+        tasks = self.work.store.snapshot_tasks
+        exported, staged = (tasks.tasks(snapshot.snapshot_id, kind) for kind in (TaskKind.EXPORT, TaskKind.STAGE))
+        plan = plan_compaction([*filter(has_staged, exported), *staged], self.target_file_bytes)
         self.work.lake.create_table(self.staging_to_lake.table(snapshot), snapshot_id=snapshot.snapshot_id)
-        self.work.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
+        tasks.add_tasks(snapshot.snapshot_id, plan)
         return self._moved(snapshot, SnapshotState.COMPACTING)
 
-    def _announce(self, snapshot: Snapshot, _compacted: Sequence[SnapshotTask]) -> Snapshot:
+    def _announce(self, snapshot: Snapshot) -> Snapshot:
         return self._moved(snapshot, SnapshotState.PUBLISHING)
 
     def _moved(self, snapshot: Snapshot, state: SnapshotState) -> Snapshot:

@@ -57,6 +57,7 @@ READS = frozenset(
         "snapshot.read_withheld",
         "snapshot_file.get",
         "snapshot_files.list",
+        "snapshot_task.count",
         "snapshot_task.list",
         "source.check",
         "source.compute",

@@ -1,16 +1,16 @@
 """Snapshot tasks. Worker slots claim them one by one, each with a task lease by the database's clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Connection, and_, func, select, tuple_, update
+from sqlalchemy import CTE, ColumnElement, Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
+from cdc_pipeline.metadata_store.database import BATCH_ROWS, Database, as_optional_record, as_record, batches
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
@@ -37,10 +37,14 @@ class SnapshotTasks:
         """Idempotent. Raises SnapshotError when a task with this ordinal exists with another input."""
         if not tasks:
             return
+        rows = [{"snapshot_id": snapshot_id, **asdict(task)} for task in tasks]
+        inputs = select(_TASK.c.kind, _TASK.c.ordinal, _TASK.c.input).where(
+            _TASK.c.snapshot_id == snapshot_id, _TASK.c.kind.in_({task.kind for task in tasks})
+        )
         with self.database.transaction("snapshot_task.add") as connection:
-            rows = [{"snapshot_id": snapshot_id, **asdict(task)} for task in tasks]
-            connection.execute(insert(_TASK).on_conflict_do_nothing(), rows)
-            known = {(task.kind, task.ordinal): task.input for task in _of_snapshot(connection, snapshot_id)}
+            for batch in batches(rows):
+                connection.execute(insert(_TASK).on_conflict_do_nothing(), batch)
+            known = {(kind, ordinal): given for kind, ordinal, given in _streamed(connection, inputs)}
         for task in tasks:
             if known[task.kind, task.ordinal] != task.input:
                 raise SnapshotError(
@@ -49,10 +53,20 @@ class SnapshotTasks:
                     remedy="run cdc snapshot again: it starts over, because two plans must not be mixed",
                 )
 
-    def tasks(self, snapshot_id: str, kind: TaskKind) -> tuple[SnapshotTask, ...]:
-        """By ordinal."""
+    def tasks(self, snapshot_id: str, kind: TaskKind, *, state: TaskState | None = None) -> tuple[SnapshotTask, ...]:
+        """By ordinal; with `state`, only those that are in it."""
+        query = select(_TASK).where(_TASK.c.snapshot_id == snapshot_id, _TASK.c.kind == kind).order_by(*_ID)
+        if state is not None:
+            query = query.where(_TASK.c.state == state)
         with self.database.transaction("snapshot_task.list") as connection:
-            return tuple(task for task in _of_snapshot(connection, snapshot_id) if task.kind is kind)
+            return tuple(as_record(SnapshotTask, row) for row in _streamed(connection, query))
+
+    def counts(self, snapshot_id: str, kind: TaskKind) -> Mapping[TaskState, int]:
+        """The number of the tasks of this kind in each state that any of them is in."""
+        of_kind = (_TASK.c.snapshot_id == snapshot_id) & (_TASK.c.kind == kind)
+        query = select(_TASK.c.state, func.count().label("tasks")).where(of_kind).group_by(_TASK.c.state)
+        with self.database.transaction("snapshot_task.count") as connection:
+            return {row.state: row.tasks for row in connection.execute(query)}
 
     def claim_task(
         self, *, slot: str, duration: timedelta, snapshot_ids: Sequence[str], kinds: Sequence[TaskKind]
@@ -159,6 +173,6 @@ def _lost() -> SnapshotError:
     )
 
 
-def _of_snapshot(connection: Connection, snapshot_id: str) -> list[SnapshotTask]:
-    rows = connection.execute(select(_TASK).where(_TASK.c.snapshot_id == snapshot_id).order_by(*_ID))
-    return [as_record(SnapshotTask, row) for row in rows]
+def _streamed(connection: Connection, query: Select[*tuple[Any, ...]]) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yields the rows as the server sends them. While it waits for all to be read, it may end the session as idle."""
+    return iter(connection.execute(query.execution_options(yield_per=BATCH_ROWS)))
