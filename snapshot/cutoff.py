@@ -7,11 +7,12 @@ from cdc_pipeline.errors import CdcError, SnapshotError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
-from cdc_pipeline.metadata_store.states import SnapshotState, TableState
+from cdc_pipeline.metadata_store.states import SnapshotState, TableState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
+from snapshot.exports import Export
 
 
 def create_snapshot(
@@ -59,6 +60,15 @@ def abandoned(store: MetadataStore, active: Snapshot) -> Snapshot:
     return store.snapshots.set_snapshot_state(
         active.snapshot_id, SnapshotState.ABANDONED, error=reason, seen=active.state
     )
+
+
+def copies_files(store: MetadataStore, active: Snapshot) -> bool:
+    """Whether a worker slot copies exported files for the snapshot now: nothing is held at the source for them."""
+    if Export.of(active.exported_snapshot or "") is None:
+        return False
+    now = store.snapshot_history.now()
+    claimed = store.snapshot_tasks.tasks(active.snapshot_id, TaskKind.EXPORT, state=TaskState.CLAIMED)
+    return any(task.lease_expires_at is not None and task.lease_expires_at > now for task in claimed)
 
 
 def run_of(snapshot_id: str) -> str:

@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch, StoreAway
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.operations.source_setup.registered import known_table
@@ -20,8 +20,8 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import TableCopy
-from snapshot.cutoff import abandon_exports, abandoned, create_snapshot, run_of
-from snapshot.exports import Export, SnapshotRows
+from snapshot.cutoff import abandon_exports, abandoned, copies_files, create_snapshot, run_of
+from snapshot.exports import SnapshotRows
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
@@ -50,6 +50,8 @@ class SnapshotOrchestrator:
     new_id: Callable[[], UUID]
     found: dict[str, FoundTable] = field(default_factory=dict)
     """By snapshot id, the table that is being exported, as of its cutoff."""
+    longest_away: timedelta = timedelta(minutes=5)
+    """A metadata store that does not answer for so long ends a run that exports: its rows are lost with the cutoff."""
 
     def run(
         self, tables: Sequence[TableName], stop: Event, check: Callable[[], None] = lambda: None
@@ -84,15 +86,25 @@ class SnapshotOrchestrator:
 
         After each change it looks again soon, and then more and more seldom, up to the poll interval: small tables are
         done within a second, and large ones take hours. It works at most a third of the time. What failed is tried
-        again after the whole poll interval.
+        again after the whole poll interval. So is a look at a metadata store that is away, while an export needs the
+        cutoff; any other run can go on where this one ends.
         """
         failures = Counter[str]()
+        answered = time.monotonic()
         longest = self.poll_interval.total_seconds()
         pause = 0.0
         while not stop.wait(pause) and not all(map(_has_ended, snapshots)):
             began, known, before = time.monotonic(), failures.total(), snapshots
-            snapshots = [self._advanced(each, failures) for each in snapshots]
-            if not any(found.state is SnapshotState.EXPORTING for found in snapshots):
+            try:
+                snapshots = [self._advanced(each, failures) for each in snapshots]
+                answered = time.monotonic()
+            except StoreAway as error:
+                if not _any_exports(snapshots) or began - answered >= self.longest_away.total_seconds():
+                    raise
+                log.warning("the metadata store is away", found=error.found)
+                pause = longest
+                continue
+            if not _any_exports(snapshots):
                 holding.close()
             if not all(map(_has_ended, snapshots)):
                 check()
@@ -140,7 +152,7 @@ class SnapshotOrchestrator:
         if active.state is not SnapshotState.EXPORTING or active.exported_snapshot is None:
             self.source.check_resumable(name, active.exported_snapshot)
             return active.snapshot_id
-        if self.source.is_held(_PURPOSE, name=run_of(active.snapshot_id)) or self._copies_files(active):
+        if self.source.is_held(_PURPOSE, name=run_of(active.snapshot_id)) or copies_files(self.work.store, active):
             raise SnapshotError(
                 f"the snapshot {active.snapshot_id} of {name} is being exported by another orchestrator",
                 expected="one orchestrator per table",
@@ -148,15 +160,6 @@ class SnapshotOrchestrator:
             )
         found = abandoned(self.work.store, active)
         return None if found.state in FINISHED_SNAPSHOTS else found.snapshot_id
-
-    def _copies_files(self, active: Snapshot) -> bool:
-        """Whether a worker slot copies exported files for the snapshot now: nothing is held at the source for them."""
-        if Export.of(active.exported_snapshot or "") is None:
-            return False
-        store = self.work.store
-        now, tasks = store.snapshot_history.now(), store.snapshot_tasks
-        claimed = tasks.tasks(active.snapshot_id, TaskKind.EXPORT, state=TaskState.CLAIMED)
-        return any(task.lease_expires_at is not None and task.lease_expires_at > now for task in claimed)
 
     def _begin(self, name: TableName, cutoff: HeldPosition, copy: TableCopy, run_id: str) -> str:
         row = self.work.store.tables.table(name)
@@ -287,6 +290,10 @@ class SnapshotOrchestrator:
 def _has_ended(snapshot: Snapshot) -> bool:
     """Whether this run has nothing more to do for the snapshot: it is finished, or it is left to the next run."""
     return snapshot.state in FINISHED_SNAPSHOTS or snapshot.error is not None
+
+
+def _any_exports(snapshots: Sequence[Snapshot]) -> bool:
+    return any(each.state is SnapshotState.EXPORTING for each in snapshots)
 
 
 def _concerns_all(error: CdcError) -> bool:

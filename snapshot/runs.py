@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, SnapshotError
+from cdc_pipeline.errors import CdcError, SnapshotError, StoreAway
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -19,6 +19,7 @@ from snapshot.orchestrator import SnapshotOrchestrator
 from snapshot.worker import SnapshotWorker
 
 log = structlog.get_logger()
+_STORE_AWAY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class SnapshotRuns:
     def take(self, tables: Sequence[TableName], *, slots: int) -> tuple[Snapshot, ...]:
         """Runs the orchestrator in this thread and the worker slots in others; returns the ended snapshots.
 
-        An error that ends a worker slot ends the run and is raised.
+        An error that ends a worker slot ends the run and is raised, except StoreAway.
         """
         since, stop = self.store.snapshot_history.now(), Event()
         with ThreadPoolExecutor(max_workers=slots) as threads:
@@ -57,8 +58,20 @@ class SnapshotRuns:
         return snapshots
 
     def _work(self, number: int, tables: Sequence[TableName], since: datetime, stop: Event) -> None:
-        """Builds the slot in its own thread: each thread has a Spark session of its own."""
-        self.worker(number).run(tables, since, stop)
+        """Builds the slot in its own thread: each thread has a Spark session of its own.
+
+        A slot that the metadata store did not answer begins again, as in Airflow. The orchestrator ends a run whose
+        store stays away.
+        """
+        worker = self.worker(number)
+        while not stop.is_set():
+            try:
+                worker.run(tables, since, stop)
+            except StoreAway as error:
+                log.warning("worker slot begins again", slot=number, found=error.found)
+                stop.wait(_STORE_AWAY_SECONDS)
+            else:
+                return
 
     def wanted(self, tables: Sequence[TableName]) -> tuple[TableName, ...]:
         """Returns the tables that need a snapshot now: they changed in a way that their stream does not show."""

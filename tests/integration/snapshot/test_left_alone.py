@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from cdc_pipeline.errors import LeaseBusy, SnapshotError
+from cdc_pipeline.errors import LeaseBusy, SnapshotError, StoreAway
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
-from cdc_pipeline.steps import Moment
-from snapshot.wiring import export_at, snapshot_runs
+from cdc_pipeline.steps import Moment, OnStep
+from snapshot.wiring import export_at, snapshot_orchestrator, snapshot_runs
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.world import World, apply_all, new_world, register_changes, take_snapshot
 from tests.support.exports import ExportedTables, named
@@ -109,6 +111,40 @@ def test_a_run_that_waits_for_a_busy_table_leaves_the_others_alone(world: World)
         begun = snapshot_runs(pipeline).orchestrator.run(world.tables, Looks(look))
         assert held == [{"a long claim", pipeline.owner.split(":")[0]}, {"a long claim"}]
         assert {found.state for found in begun} == {SnapshotState.EXPORTING}
+
+
+def away_at(step: str, *numbers: int) -> OnStep:
+    """The metadata store does not answer these calls of a step, of which the first is 1."""
+    calls = count(1)
+
+    def away(name: str, moment: Moment) -> None:
+        if (name, moment) == (step, Moment.BEFORE) and next(calls) in numbers:
+            raise StoreAway("nobody answers")
+
+    return away
+
+
+def test_a_metadata_store_that_is_away_for_a_moment_costs_no_exported_rows(world: World) -> None:
+    with world.process(away_at("snapshot_task.count", 1, 3)) as pipeline:
+        set_up_and_consume(pipeline)
+        assert {found.state for found in take_snapshot(pipeline, world.tables)} == {SnapshotState.PUBLISHED}
+    assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
+
+
+def test_a_worker_slot_begins_again_behind_a_metadata_store_that_was_away(world: World) -> None:
+    with world.process(away_at("snapshot_task.claim", 1, 3)) as pipeline:
+        set_up_and_consume(pipeline)
+        ended = snapshot_runs(pipeline, poll_interval=POLL).take(world.tables, slots=1)
+    assert {found.state for found in ended} == {SnapshotState.PUBLISHED}
+    assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
+
+
+def test_a_metadata_store_that_stays_away_ends_the_run(world: World) -> None:
+    with world.process(away_at("snapshot_task.count", 1)) as pipeline:
+        set_up_and_consume(pipeline)
+        orchestrator = replace(snapshot_orchestrator(pipeline, poll_interval=POLL), longest_away=timedelta(0))
+        with pytest.raises(StoreAway):
+            orchestrator.run(world.tables, Event())
 
 
 def test_a_run_whose_tables_are_busy_by_turns_begins_all_the_same(world: World) -> None:
