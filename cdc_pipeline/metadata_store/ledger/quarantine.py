@@ -6,15 +6,17 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Text, any_, cast, false, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Text, any_, cast, false, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, LateSlice, Slice, late_identity
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, LateSlice, Slice, late_identity, late_reason
+from cdc_pipeline.metadata_store.ledger.quarantine_decisions import decide, drop_waiting
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.ledger.stale_tables import mark_stale
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream, read_chain_position
 from cdc_pipeline.metadata_store.ledger.tables import read_table
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
@@ -152,7 +154,8 @@ class Quarantine:
         """Registers a late slice and marks its events as replayed, in one transaction. Returns its number. Idempotent.
 
         The cut file at `chain_position` has already decided the late slice, so the state of its events does not matter.
-        `lease` None: the late slice was read from a cut file.
+        `lease` None: the late slice was read from a cut file. The table becomes stale if it is below its tombstone
+        horizon, as with a cut.
         Raises RegistryError when the chain continues at another position, when an event is older than the table's
         tombstone horizon, or when the stream has no boundary; StaleEpoch when another owner has the given `lease`.
         """
@@ -165,12 +168,15 @@ class Quarantine:
             if known is not None:
                 return known
             _check_chain_position(connection, table.stream, chain_position)
-            check_tombstone_horizons([new], {new.table_id: table.horizon})
+            if lease is None and new.is_below(table.horizon):
+                mark_stale(connection, [new.table_id], late_reason(_last_boundary(connection, table.stream).position))
+            else:
+                check_tombstone_horizons([new], {new.table_id: table.horizon})
             number = table.next_slice_number
             _insert_late(connection, new, table.stream, late.slice_id, number)
             if not late.events:  # it is the late slice of a repair, and its registration ends the repair
                 connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(under_repair=False))
-            _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
+            decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 
     def drop(self, lease: Lease, quarantine_ids: Sequence[int], reason: str) -> None:
@@ -186,24 +192,13 @@ class Quarantine:
             left = [entry for entry in entries if entry.state is not QuarantineState.DROPPED]
             _check_waiting(left)
             which = _EVENT.c.quarantine_id.in_([entry.quarantine_id for entry in left])
-            _decide(connection, which, QuarantineState.DROPPED, decision=reason)
+            decide(connection, which, QuarantineState.DROPPED, decision=reason)
 
     def drop_waiting_of(self, lease: Lease, reason: str) -> int:
         """Drops all events of the leased table that wait, likewise; returns their number."""
         with self.database.transaction("quarantine.drop") as connection:
             hold_lease(connection, lease)
             return drop_waiting(connection, _EVENT.c.table_id == lease.table_id, reason)
-
-
-def drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> int:
-    """Drops the events that are neither replayed nor dropped yet; returns their number."""
-    waits = which & (_EVENT.c.state == QuarantineState.WAITING)
-    return _decide(connection, waits, QuarantineState.DROPPED, decision=reason)
-
-
-def drop_events_of_snapshot(connection: Connection, snapshot_id: str) -> None:
-    """Drops the quarantined rows of a snapshot that will never be published."""
-    drop_waiting(connection, _EVENT.c.snapshot_id == snapshot_id, f"the snapshot {snapshot_id} was not published")
 
 
 def no_boundary(stream: str) -> RegistryError:
@@ -265,11 +260,14 @@ def _named(table_id: int, events: Sequence[tuple[str | None, str]]) -> ColumnEle
     return (_EVENT.c.table_id == table_id) & or_(false(), *named)
 
 
+def _last_boundary(connection: Connection, stream: str) -> Row[*tuple[Any, ...]]:
+    of_stream = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream)
+    return connection.execute(of_stream.order_by(_BOUNDARY.c.position.desc()).limit(1)).one()
+
+
 def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str, number: int) -> None:
     """Inserts the slice at the stream's last boundary, with a zero-length range at the end of its stream partition."""
-    boundary = connection.execute(
-        select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
-    ).one()
+    boundary = _last_boundary(connection, stream)
     of_partition = (_PARTITION.c.stream == stream) & (_PARTITION.c.stream_partition == new.stream_partition)
     # a rebuilt store knows no offset where no cut names the stream partition
     offset = connection.scalar(select(_PARTITION.c.next_offset).where(of_partition)) or encode_position(0)
@@ -291,8 +289,3 @@ def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str,
         .where(_BOUNDARY.c.boundary_id == boundary.boundary_id)
         .values(late_slices=_BOUNDARY.c.late_slices + 1)
     )
-
-
-def _decide(connection: Connection, which: ColumnElement[bool], state: QuarantineState, **values: Any) -> int:
-    decided_at = func.coalesce(_EVENT.c.decided_at, func.clock_timestamp())
-    return connection.execute(update(_EVENT).where(which).values(state=state, decided_at=decided_at, **values)).rowcount

@@ -10,7 +10,7 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.cut import Cut, gap_reason, late_reason
-from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
+from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
 from cdc_pipeline.metadata_store.ledger.tables import halt

@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, Connection, select
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
-from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
+from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_waiting
 from cdc_pipeline.metadata_store.states import SnapshotState
 
 _EVENT, _SNAPSHOT, _TABLE = models.quarantine, models.snapshot, models.source_table

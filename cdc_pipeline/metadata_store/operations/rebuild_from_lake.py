@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_known_claim
-from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
+from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Claim
 from cdc_pipeline.metadata_store.operations.restored_events import restore_events
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import columns_of

@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import batches
-from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
+from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_waiting
 from cdc_pipeline.metadata_store.states import QuarantineState
 
 _EVENT, _SNAPSHOT = models.quarantine, models.snapshot

@@ -13,7 +13,7 @@ from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.failures import clear_failures
-from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
+from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.tables import end_halt, read_table
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import drop_events_before
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot

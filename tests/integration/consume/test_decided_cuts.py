@@ -10,7 +10,7 @@ from cdc_pipeline.areas import cut_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import TableIdentity, cut_file
 from cdc_pipeline.errors import RegistryError, StreamMoved
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -159,6 +159,22 @@ def test_a_cut_with_an_event_below_a_horizon_is_not_decided(store_url: str, tmp_
         with pytest.raises(StreamMoved, match="goes back to the version 4; expected none below 5"):
             register(chain, shop, late, chain_position)
         assert chain.read(chain_position) is None
+
+
+def test_a_decided_late_slice_below_a_horizon_stops_its_table_alone(store_url: str, tmp_path: Path) -> None:
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        chain_position = register(chain, shop, cut_of(shop, 0))
+        publish(shop, 1, snapshot_id="first")
+        shop.store.tombstone_horizons.promise(shop.orders.table_id, "5")
+        new = replace(shop.slice(shop.orders.table_id, 1, 1, 0, "late"), late=True, oldest_version="4")
+        for _ in range(2):
+            shop.store.quarantine.replay(LateSlice(slice=new, slice_id="late"), chain_position, None)
+            after = orders_of(shop)
+            assert (after.state, "came below its horizon" in str(after.state_reason)) == (TableState.STALE, True)
+        others = shop.store.tables.table_by_id(shop.customers.table_id)
+        assert others.state is not TableState.STALE
+        register(chain, shop, cut_of(shop, 1), chain_position)
 
 
 def test_a_consumer_of_a_table_that_is_removed_opens_the_stream_again(store_url: str, tmp_path: Path) -> None:
