@@ -103,8 +103,8 @@ def _read(connection: Connection, name: str, parameters: Mapping[str, Any]) -> R
 def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping[UUID, int], position: str) -> None:
     """Inserts the rows into a ledger that has only the stream, the tables `table_ids`, and published snapshots.
 
-    Rows of tables that are not in `table_ids` are left out: those tables were removed since. `position`: of the base. A
-    quarantined event up to it that the ledger has, waiting, is decided as the base says.
+    Rows of tables that are not in `table_ids` are left out: those tables were removed since. `position`: of the base.
+    Where a quarantined event up to it waits in the ledger, what the base says about it counts.
     """
     new_ids = {row["table_id"]: table_ids.get(UUID(row["table_uuid"])) for row in rows["source_table"]}
     ours = {name: _of_tables(found, new_ids) for name, found in rows.items()}

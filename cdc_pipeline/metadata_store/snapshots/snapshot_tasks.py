@@ -174,5 +174,5 @@ def _lost() -> SnapshotError:
 
 
 def _streamed(connection: Connection, query: Select[*tuple[Any, ...]]) -> Iterator[Row[*tuple[Any, ...]]]:
-    """Yields the rows as the server sends them. While it waits for all to be read, it may end the session as idle."""
+    """Yields the rows in batches. The server ends a session that is idle in a transaction for long."""
     return iter(connection.execute(query.execution_options(yield_per=BATCH_ROWS)))
