@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError, SnapshotError
@@ -11,6 +10,7 @@ from cdc_pipeline.lake.columns import stats_columns
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, read_fence
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
+from cdc_pipeline.lake.log_paths import path_in_log
 from cdc_pipeline.lake.new_shape import physical_fields, shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import identifier
@@ -129,7 +129,7 @@ def _check_names(table: LakeTable, content: LakePublication, metadata: Action) -
 def add(table: LakeTable, file: DataFile, milliseconds: int) -> Action:
     return {
         "add": {
-            "path": quote(file.key.removeprefix(f"{lake_key(table.name)}/"), safe="/=-_.~"),
+            "path": path_in_log(file.key.removeprefix(f"{lake_key(table.name)}/")),
             "partitionValues": dict(file.partition_values),
             "size": file.size_bytes,
             "modificationTime": milliseconds,

@@ -266,7 +266,7 @@ class SparkLake:
     def vacuum(self, table: LakeTable) -> None:
         for each in filter(None, (table, self._history_table(table))):
             with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {each.name}"):
-                maintenance.vacuum(self.session, self._url(each))
+                maintenance.vacuum(self.session, self._store, self._log(each), self._states)
             with step(self._on_step, "lake_table.vacuum"):
                 delete_leftovers(self._store, lake_key(each.name), self._clock() - maintenance.USUAL_RETENTION)
 
