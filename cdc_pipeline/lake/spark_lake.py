@@ -22,10 +22,10 @@ from cdc_pipeline.lake.fence import read_fence, write_again
 from cdc_pipeline.lake.few_rows import compact_few
 from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.ledger_values import LakeLedger
-from cdc_pipeline.lake.maintenance import delete_leftovers
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table, refuse_without_beginning
 from cdc_pipeline.lake.optimization import TableOptimization
+from cdc_pipeline.lake.passed_over import delete_passed_over
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -268,7 +268,7 @@ class SparkLake:
             with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {each.name}"):
                 maintenance.vacuum(self.session, self._store, self._log(each), self._states)
             with step(self._on_step, "lake_table.vacuum"):
-                delete_leftovers(self._store, lake_key(each.name), self._clock() - maintenance.USUAL_RETENTION)
+                delete_passed_over(self._store, self._log(each), self._states, self._clock())
 
     def _history_table(self, table: LakeTable) -> LakeTable | None:
         """Returns the table's history table. None if it keeps no history, or if the history has not begun."""

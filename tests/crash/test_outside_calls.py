@@ -58,6 +58,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/maintenance.py:purge": IN_A_STEP + "lake_table.purge",
     "cdc_pipeline/lake/maintenance.py:vacuum": IN_A_STEP + "lake_table.vacuum",
     "cdc_pipeline/lake/new_table.py:refuse_without_beginning": IN_A_STEP + "lake_table.create",
+    "cdc_pipeline/lake/passed_over.py:delete_unused": IN_A_STEP + "lake_table.vacuum",
     "cdc_pipeline/lake/rewind.py:_check_there": READS_ONLY,
     "cdc_pipeline/lake/repeated_ids.py:repeated_of_many": IN_A_STEP + "staging_file.get",
     "cdc_pipeline/lake/rewritten_rows.py:rewritten_rows": "plans what lake_files.write does",

@@ -1,6 +1,8 @@
 """VACUUM deletes unused files alone, whatever the folders are called that data partitions name."""
 
 import os
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import SparkSession
@@ -64,4 +66,37 @@ def test_files_in_use_stay_whatever_names_their_data_partitions_have(
     make_old(store, table)
     lake.vacuum(table)
     assert files_of(store, table) == (found, found)
+    assert lake_values(store, table) == expected
+
+
+@pytest.mark.parametrize(
+    ("upsert", "column", "partitions"),
+    [
+        ("append", "label", ("label", "id")),
+        ("merge", "label", ("label", "id")),
+        ("append", "a/b", ("a/b", "a/b")),
+        ("merge", "a/b", ("a/b", "a/b")),
+    ],
+)
+def test_replaced_files_go_also_where_vacuum_passes_over_their_folder(
+    session: SparkSession, store: LocalObjectStore, upsert: Upsert, column: str, partitions: tuple[str, str]
+) -> None:
+    """A data partition is a former one, or Spark escapes its column's name in names of folders."""
+    schema = TableSchema(columns=(Column(name="id", type="int8"), Column(name=column, type="text")), key=("id",))
+    feed, labels = Feed(store=store, table=table_of(schema)), ("a b", "50%", "ü", None)
+    lake = spark_lake(session, store, upsert=upsert)
+    for snapshot_id, name in zip(("s1", "s2"), partitions, strict=True):
+        table = replace(feed.table, partition_by=(PartitionBy(column=name),))
+        lake.create_table(table, snapshot_id=None if snapshot_id == "s1" else snapshot_id)
+        rows: list[dict[str, object]] = [{"id": id_, column: label} for id_, label in enumerate(labels)]
+        files = compacted(lake, store, table, rows, snapshot_id)
+        number = feed.next_number
+        lake.publish(table, LakePublication(snapshot_id=snapshot_id, files=files, fence_number=number - 1))
+        lake.upsert(table, feed.claim([event("i", number, 10 + i, **{column: text}) for i, text in enumerate(labels)]))
+    found, used = files_of(store, table)
+    expected = {(id_,): (label,) for first in (0, 10) for id_, label in enumerate(labels, first)}
+    assert used < found
+    make_old(store, table)
+    spark_lake(session, store, now=datetime.now(UTC) + timedelta(days=8)).vacuum(table)
+    assert files_of(store, table) == (used, used)
     assert lake_values(store, table) == expected
