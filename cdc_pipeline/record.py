@@ -1,10 +1,12 @@
-"""A record's id and version, the columns that a change event has beside those of the source, the counts of a claim."""
+"""A record's id and version, the columns that a change event has beside those of the source, a claim and its counts."""
 
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 OPERATION = "_cdc_op"
 VERSION = "_cdc_version"
@@ -187,6 +189,18 @@ class TableSchema:
             message = f"{document!r} is not a table schema"
             raise TypeError(message)
         return cls(columns=tuple(map(_column_of, columns)), key=tuple(key), generation=generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownClaim:
+    """A claim that the lake contains. `is_rewound`: a later rewind set the lake back to before the claim."""
+
+    claim_id: UUID
+    first_number: int
+    last_number: int
+    lake_version: int
+    committed_at: datetime
+    is_rewound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,6 @@ from cdc_pipeline.errors import (
 from cdc_pipeline.lake.protocol import LakeTable, UpsertOutcome
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
 from cdc_pipeline.metadata_store.ledger.records import Claim, SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import TableName
@@ -242,17 +241,7 @@ class SliceWorker:
         claims = () if ledger is None else ledger.claims
         if ledger is not None:
             self._compared(lease, partial(check_ledger, ledger, waiting))
-        known = [
-            KnownClaim(
-                claim_id=claim.claim_id,
-                first_number=claim.first_number,
-                last_number=claim.last_number,
-                lake_version=claim.lake_version,
-                committed_at=claim.committed_at,
-            )
-            for claim in claims
-        ]
-        self.work.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
+        self.work.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=claims)
         log.info("slices were in the lake already", table=str(table.name), through=move.through)
 
     @property

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from cdc_pipeline.record import TableSchema
+from cdc_pipeline.record import KnownClaim, TableSchema
 
 
 class SliceIdentity(NamedTuple):
@@ -43,20 +43,11 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedClaim:
-    """A claim as the lake's log records it. `slices` are those with a file, `position` is where the last slice ends.
+class AppliedClaim(KnownClaim):
+    """A claim as the lake's log records it. `slices` are those with a file, `position` is where the last slice ends."""
 
-    `is_rewound`: a later rewind set the lake back to before the claim.
-    """
-
-    claim_id: UUID
-    first_number: int
-    last_number: int
     slices: tuple[SliceIdentity, ...]
     position: str | None
-    lake_version: int
-    committed_at: datetime
-    is_rewound: bool = False
 
     @property
     def key(self) -> str:

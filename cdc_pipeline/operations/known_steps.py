@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from cdc_pipeline.lake.ledger_values import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
 from cdc_pipeline.metadata_store.ledger.cut import schema_identity
-from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import KnownSnapshot
+from cdc_pipeline.record import KnownClaim
 
 
 def publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
@@ -28,14 +28,7 @@ def known_steps(ledger: LakeLedger) -> Iterator[KnownClaim | KnownSnapshot]:
     yield from (known_snapshot(table, None) for table, commit in published if commit is None)
     for each in ledger.steps:
         if isinstance(each, AppliedClaim):
-            yield KnownClaim(
-                claim_id=each.claim_id,
-                first_number=each.first_number,
-                last_number=each.last_number,
-                lake_version=each.lake_version,
-                committed_at=each.committed_at,
-                is_rewound=each.is_rewound,
-            )
+            yield each
         elif each.table is not None:
             yield known_snapshot(each.table, each)
 

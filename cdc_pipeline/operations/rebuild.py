@@ -18,7 +18,6 @@ from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
 from cdc_pipeline.lake.ledger_values import LakeLedger, PublishedTable
 from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
-from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
 from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild import EmptyLedger
@@ -28,7 +27,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
 from cdc_pipeline.operations.source_setup.lake_owner import owner_of_lake_table
-from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.record import KnownClaim, TableName, encode_position
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()

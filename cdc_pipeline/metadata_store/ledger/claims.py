@@ -10,10 +10,10 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
-from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_known_claim
+from cdc_pipeline.metadata_store.ledger.known_claims import apply_known_claim
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
-from cdc_pipeline.record import ClaimCounts
+from cdc_pipeline.record import ClaimCounts, KnownClaim
 
 _CLAIM, _SLICE = models.claim, models.slice_table
 

@@ -1,29 +1,14 @@
 """Registers claims that the lake's log has and the metadata store lacks, and marks them as applied."""
 
-from dataclasses import dataclass
-from datetime import datetime
-from uuid import UUID
-
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
+from cdc_pipeline.record import KnownClaim
 
 _REBUILD = "cdc rebuild"
 _CLAIM, _SLICE = models.claim, models.slice_table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownClaim:
-    """A claim that the lake's log records. `is_rewound`: the lake was set back to a version before it."""
-
-    claim_id: UUID
-    first_number: int
-    last_number: int
-    lake_version: int
-    committed_at: datetime
-    is_rewound: bool = False
 
 
 def apply_known_claim(connection: Connection, table_id: int, found: KnownClaim, *, owner: str = _REBUILD) -> None:

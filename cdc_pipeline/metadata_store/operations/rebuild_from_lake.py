@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
-from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_known_claim
+from cdc_pipeline.metadata_store.ledger.known_claims import apply_known_claim
 from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Claim
 from cdc_pipeline.metadata_store.operations.restored_events import restore_events
@@ -25,6 +25,7 @@ from cdc_pipeline.metadata_store.states import (
     SnapshotState,
     TableState,
 )
+from cdc_pipeline.record import KnownClaim
 
 _SLICE, _CLAIM, _SNAPSHOT, _TABLE = models.slice_table, models.claim, models.snapshot, models.source_table
 _ERROR = "the metadata store was rebuilt, and the lake does not have it"
