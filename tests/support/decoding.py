@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from cdc_pipeline.record import TableName, TableSchema
@@ -10,7 +12,7 @@ from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder, Decoded
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
-from cdc_pipeline.sources.protocol import TableEvents
+from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 
 ORDERS = TableName.parse("shop.public.orders")
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -27,6 +29,28 @@ def postgres(op: str, lsn: int, *, before: Any = None, after: Any = None, order:
     place = {"lsn": lsn, "txId": lsn, "ts_ms": 1_700_000_000_000, "sequence": json.dumps([str(lsn - 5), str(lsn)])}
     block = None if order is None else {"id": f"{lsn}:{lsn}", "total_order": order, "data_collection_order": order}
     return {"before": before, "after": after, "op": op, "source": source | place, "transaction": block}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptText:
+    """Implements `QuarantinedText`."""
+
+    quarantine_id: int
+    event: UnfitEvent
+    snapshot_id: None = None
+    created_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    @property
+    def stream_partition(self) -> int:
+        return self.event.stream_partition
+
+    @property
+    def version(self) -> str:
+        return self.event.version
+
+    @property
+    def payload(self) -> Any:
+        return self.event.payload
 
 
 class Decoding:

@@ -24,7 +24,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.kept_lines import KeptLine
+from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
 from cdc_pipeline.sources.debezium.partition import PartitionLines
 from cdc_pipeline.sources.debezium.rows import LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
@@ -33,6 +33,7 @@ from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.steps import no_step
+from tests.support.decoding import KeptText
 from tests.support.line_fuzz import LineFuzz, recorded_lines
 from tests.support.recordings import COLUMNS, PLAIN, WITH_SCHEMA
 
@@ -138,9 +139,17 @@ class OddLines:
 
     def replay(self, unfit: Sequence[tuple[TableName, UnfitEvent]]) -> None:
         """A line in quarantine is read again in the same way."""
-        for _, event in unfit:
-            line = KeptLine(event.payload, number=0, written=0)
-            line.events(DebeziumTables(self._tables, {}), sequence_by=self._source.sequence_by, stream_partitions=[0])
+        for table, event in unfit:
+            decoder = LineDecoder(
+                table=table,
+                horizon="",
+                settings=next(listed for listed in self._tables if listed.table == table),
+                sequence_by=self._source.sequence_by,
+                tables=DebeziumTables(self._tables, {}),
+                stream_partitions=[0],
+            )
+            (decoded,) = decoder.decode([KeptText(quarantine_id=1, event=event)])
+            assert [*decoded.fitting, *decoded.refused] == [1]
 
 
 def _check_slices(cuts: Sequence[CutSlices]) -> None:

@@ -1,6 +1,6 @@
 """Decodes a quarantined line again, with the tables and settings as they are now."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,47 +22,12 @@ from cdc_pipeline.time_slice import EPOCH
 _MICROSECONDS = 1_000_000
 
 
-class KeptLine:
-    """One quarantined line of stream partition `number`.
-
-    `written`: the commit time for a line that has none, in microseconds since 1970.
-    """
-
-    def __init__(self, payload: Mapping[str, str | None], *, number: int, written: int) -> None:
-        text, line = line_in(payload), int(payload[LINE_NUMBER] or 0)
-        self._number = number
-        self._raw = RawLine(place=line, file=payload[FILE] or "", number=line, text=text, written=written)
-
-    def events(
-        self,
-        tables: DebeziumTables,
-        *,
-        sequence_by: Sequence[str],
-        stream_partitions: Collection[int],
-        decode: Decode = debezium_content,
-        watch: ConnectorWatch | None = None,
-    ) -> tuple[TableEvents, ...]:
-        """Returns the line's events, or the line as an unfit event; nothing if the line is no event of a listed table.
-
-        Versions do not contain the line's position in its file, since here the whole file is this line. `watch`: knows
-        what other lines show of their connector.
-        """
-        decoder = DebeziumDecoder(
-            tables=tables,
-            sequence_by=sequence_by,
-            last_position={number: {} for number in stream_partitions},
-            watch=watch,
-        )
-        decoder.add(self._number, [Line(raw=self._raw, content=decode(self._raw))], 0)
-        return decoder.take(self._number)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDecoder:
     """Decodes quarantined lines of one table with the present `settings`.
 
     `horizon`: events below this version come too late. `sequence_by`: fields that order events, empty where the stream
-    is ordered.
+    is ordered. A line without a commit time gets the time at which it was quarantined.
     """
 
     table: TableName
@@ -92,18 +57,7 @@ class LineDecoder:
 
     def _rows(self, entry: QuarantinedText, watch: ConnectorWatch) -> tuple[TableSchema, pa.Table, str]:
         """Returns the line's schema and rows, and why they cannot be applied ("" if they can)."""
-        line = KeptLine(
-            entry.payload,
-            number=entry.stream_partition,
-            written=int((entry.created_at - EPOCH).total_seconds() * _MICROSECONDS),
-        )
-        found = line.events(
-            self.tables,
-            sequence_by=self.sequence_by,
-            stream_partitions=self.stream_partitions,
-            decode=self.decode_line,
-            watch=watch,
-        )
+        found = self._events(entry, watch)
         nothing = TableSchema(columns=(), key=())
         if not found:
             return nothing, event_schema(nothing).empty_table(), "it is no event of a listed table"
@@ -115,6 +69,28 @@ class LineDecoder:
         if not why and self.settings.truncate == "ignore" and Operation.TRUNCATE in operations:
             why = "pipeline.yml ignores truncates of the table: drop it"
         return events.schema, events.rows, why
+
+    def _events(self, entry: QuarantinedText, watch: ConnectorWatch) -> tuple[TableEvents, ...]:
+        """Returns the line's events, or the line as an unfit event; nothing if the line is no event of a listed table.
+
+        Versions do not contain the line's position in its file, since here the whole file is this line.
+        """
+        decoder = DebeziumDecoder(
+            tables=self.tables,
+            sequence_by=self.sequence_by,
+            last_position={number: {} for number in self.stream_partitions},
+            watch=watch,
+        )
+        number = int(entry.payload[LINE_NUMBER] or 0)
+        raw = RawLine(
+            place=number,
+            file=entry.payload[FILE] or "",
+            number=number,
+            text=line_in(entry.payload),
+            written=int((entry.created_at - EPOCH).total_seconds() * _MICROSECONDS),
+        )
+        decoder.add(entry.stream_partition, [Line(raw=raw, content=self.decode_line(raw))], 0)
+        return decoder.take(entry.stream_partition)
 
 
 def _with_version(rows: pa.Table, version: str) -> pa.Table:

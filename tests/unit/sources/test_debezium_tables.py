@@ -7,9 +7,10 @@ from structlog.testing import capture_logs
 
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.kept_lines import KeptLine
+from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
-from tests.support.decoding import ORDERS, Decoding, orders, postgres
+from cdc_pipeline.sources.protocol import UnfitEvent
+from tests.support.decoding import ORDERS, Decoding, KeptText, orders, postgres
 
 
 def vitess(keyspace: str, id_: int) -> dict[str, Any]:
@@ -65,10 +66,18 @@ def test_a_tombstone_of_a_registered_table_deletes_its_row_whatever_was_read_bef
 def test_a_quarantined_tombstone_can_be_replayed() -> None:
     table = orders(id=("id", "at"))
     record = Decoding(table, upserts={ORDERS}).record(None, key=key(2))
-    kept = KeptLine({"_cdc_line": record.text.decode(), "_cdc_file": "f", "_cdc_line_number": "1"}, number=0, written=1)
-    tables = DebeziumTables((table,), {ORDERS: REGISTERED})
-    (events,) = kept.events(tables, sequence_by=(), stream_partitions=[0])
-    assert (events.rows["id"].to_pylist(), events.unfit) == ([2], ())
+    line = {"_cdc_line": record.text.decode(), "_cdc_file": "f", "_cdc_line_number": "1"}
+    event = UnfitEvent(stream_partition=0, version="", commit_position=0, column="", payload=line, reason="")
+    decoder = LineDecoder(
+        table=ORDERS,
+        horizon="",
+        settings=table,
+        sequence_by=(),
+        tables=DebeziumTables((table,), {ORDERS: REGISTERED}),
+        stream_partitions=[0],
+    )
+    (decoded,) = decoder.decode([KeptText(quarantine_id=7, event=event)])
+    assert (decoded.rows["id"].to_pylist(), decoded.fitting, decoded.refused) == ([2], [7], {})
 
 
 def test_a_tombstone_whose_key_has_no_schema_waits_for_the_columns() -> None:

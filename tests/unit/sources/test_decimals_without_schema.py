@@ -2,48 +2,22 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import KnownTable
-from cdc_pipeline.sources.protocol import UnfitEvent
 from tests.support.change_files import ChangeFolder, Read, Row, json_lines
 from tests.support.debezium_lines import PLACEHOLDER
-from tests.support.decoding import Decoding, postgres
+from tests.support.decoding import Decoding, KeptText, postgres
 from tests.support.decoding import orders as listed
 
 ORDERS = TableName.parse("shop.public.orders")
 BYTES = "decimals of shop.public.orders come as bytes, without the schema that says their scale"
 MANY = 20
 """So many events are looked at together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptText:
-    """Implements `QuarantinedText`."""
-
-    quarantine_id: int
-    event: UnfitEvent
-    snapshot_id: None = None
-    created_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
-
-    @property
-    def stream_partition(self) -> int:
-        return self.event.stream_partition
-
-    @property
-    def version(self) -> str:
-        return self.event.version
-
-    @property
-    def payload(self) -> Any:
-        return self.event.payload
 
 
 def orders(folder: Path, type_: str = "numeric(12,2)", *, key: Sequence[str] = ("id",)) -> ChangeFolder:
