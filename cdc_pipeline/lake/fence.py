@@ -10,7 +10,7 @@ from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.ledger_values import SliceIdentity
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence
-from cdc_pipeline.lake.table_features import allows_own_commit
+from cdc_pipeline.lake.table_features import has_unknown_features
 
 REWOUND_FROM = "rewound_from"
 AGAIN = "again"
@@ -102,7 +102,7 @@ def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta
         number = commit.transaction_version(app_id)
         if number is None:
             continue
-        if now - commit.time < older_than or not allows_own_commit(log, latest or 0):
+        if now - commit.time < older_than or has_unknown_features(log, latest or 0):
             return False
         words = json.dumps(commit.user_metadata | {AGAIN: True}, separators=(",", ":"))
         info = commit_info(operation="CDC FENCE", user_metadata=words, read_version=latest or 0, now=now)

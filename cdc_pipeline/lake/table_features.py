@@ -28,11 +28,6 @@ def unknown_features(protocol: Action) -> list[str]:
     return sorted({*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())} - KNOWN_FEATURES)
 
 
-def allows_own_commit(log: DeltaLog, version: int) -> bool:
-    """Returns whether a commit that only moves the fence may follow this version without Delta's writer."""
-    return not unknown_features(_protocol(log, version))
-
-
 def has_unknown_features(log: DeltaLog, version: int) -> bool:
     """Whether a commit of the pipeline's own after this version would break a feature of the table."""
     return bool(unknown_features(_protocol(log, version)))

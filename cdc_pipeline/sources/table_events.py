@@ -1,13 +1,15 @@
 """Turns change events of one table, as texts of a database, into rows of a slice file and events that do not fit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc_pipeline.errors import CdcError, TableStale
 from cdc_pipeline.record import Operation, TableName, TableSchema
+from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows, with_numbers
 from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
 
@@ -39,6 +41,20 @@ def table_events(
         stream_partition=partitions[fits],
         unfit=tuple(_unfit(texts, schema, misfit, partitions, commit_position) for misfit in misfits),
     )
+
+
+def events_or_stale(typed: Callable[[], TableEvents], table: TableName) -> TableEvents:
+    """Returns the events of `typed`. Raises TableStale for any failure, so that the other tables continue."""
+    found = attempt(typed)
+    if isinstance(found, TableEvents):
+        return found
+    if isinstance(found.__cause__, CdcError):
+        raise found.__cause__
+    raise TableStale(
+        f"events of {table}: {printable(str(found))}",
+        table=str(table),
+        expected="events of the columns that the catalogue shows",
+    ) from found.__cause__
 
 
 def stream_partition(id_columns: Sequence[pa.Array], partitions: int) -> npt.NDArray[np.int64]:

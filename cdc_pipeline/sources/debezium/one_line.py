@@ -47,7 +47,7 @@ class Undecodable(LineRefused):
 def attempt(work: Callable[[], Done]) -> Done | LineRefused:
     """Runs `work`, which decodes lines, and returns its result, or why the lines are refused.
 
-    `work` makes no call to the outside, so every failure is the fault of the lines. PostgreSQL's stream uses it for the
+    `work` makes no call to the outside, so every failure is the fault of the lines. Streams of databases use it for the
     events of one table; there a failure is the fault of the table. MemoryError is raised: it is not the lines' fault.
     """
     try:
@@ -78,7 +78,7 @@ def json_of_line(line: bytes) -> Any:
     return slow_json(text) if text.strip() else BLANK
 
 
-def parsed_json(text: str | bytes) -> Any:
+def parsed_json(text: str | bytes, decoder: json.JSONDecoder | None = None) -> Any:
     """Parses JSON. Numbers keep every digit: those that are not whole become Decimals.
 
     Raises Undecodable for what is no JSON, and for a document beyond the limits of depth or digits. Raises
@@ -87,7 +87,7 @@ def parsed_json(text: str | bytes) -> Any:
     document = fast_json(text)
     if document is not UNREAD:
         return document
-    return slow_json(text if isinstance(text, str) else text.decode())
+    return slow_json(text if isinstance(text, str) else text.decode(), decoder)
 
 
 def header_json(text: str | bytes) -> Any:
@@ -95,10 +95,7 @@ def header_json(text: str | bytes) -> Any:
 
     Kafka Connect's default converter of headers escapes quotes and backslashes alone.
     """
-    document = fast_json(text)
-    if document is not UNREAD:
-        return document
-    return slow_json(text if isinstance(text, str) else text.decode(), _HEADER_JSON)
+    return parsed_json(text, _HEADER_JSON)
 
 
 def fast_json(text: str | bytes) -> Any:

@@ -10,7 +10,7 @@ from cdc_pipeline.errors import SourceGap
 from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
 from cdc_pipeline.sources.mysql.log_place import LogPlace
-from cdc_pipeline.sources.mysql.session import rows
+from cdc_pipeline.sources.mysql.session import text_of
 from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mariadb, begin_on_mysql
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _check_start(connection: "Connection[Any]", start: LogPlace) -> None:
 
 def _has_lost(connection: "Connection[Any]", read: LogPlace) -> bool:
     """Returns whether the server has deleted, or never had in its log, a transaction that was not read."""
-    purged = parse_gtid_set(_text(connection, "SELECT @@GLOBAL.gtid_purged"))
+    purged = parse_gtid_set(text_of(connection, "SELECT @@GLOBAL.gtid_purged"))
     return isinstance(read, GtidSet) and not read.contains(purged)
 
 
@@ -81,12 +81,8 @@ def _with_owned(connection: "Connection[Any]") -> GtidSet:
 
     What commits is asked for first. So a transaction that ends meanwhile is in the second answer.
     """
-    owned = parse_gtid_set(_OWNER.sub("", _text(connection, "SELECT @@GLOBAL.gtid_owned")))
-    return parse_gtid_set(_text(connection, "SELECT @@GLOBAL.gtid_executed")).joined(owned)
-
-
-def _text(connection: "Connection[Any]", query: str) -> str:
-    return str(rows(connection, query)[0][0])
+    owned = parse_gtid_set(_OWNER.sub("", text_of(connection, "SELECT @@GLOBAL.gtid_owned")))
+    return parse_gtid_set(text_of(connection, "SELECT @@GLOBAL.gtid_executed")).joined(owned)
 
 
 MARIADB = Dialect(
@@ -135,5 +131,4 @@ def dialect_of(version: str) -> Dialect:
 
 
 def dialect_at(connection: "Connection[Any]") -> Dialect:
-    (version,) = rows(connection, "SELECT VERSION()")[0]
-    return dialect_of(version.decode() if isinstance(version, bytes) else str(version))
+    return dialect_of(text_of(connection, "SELECT VERSION()"))

@@ -31,7 +31,15 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.mysql.catalogue import read_definitions
 from cdc_pipeline.sources.mysql.dialect import dialect_at
-from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, quoted, rows, session
+from cdc_pipeline.sources.mysql.session import (
+    MysqlAddress,
+    answering,
+    connect_for_texts,
+    quoted,
+    rows,
+    session,
+    text_of,
+)
 from cdc_pipeline.steps import OnStep, step
 
 _BLOCK_BYTES = 8 << 20
@@ -62,7 +70,7 @@ def hold_snapshot(
                 place = dialect_at(connection).begin_snapshot(connection)
                 for name, definition in definitions.items():
                     rows(connection, f"SET {_definition_of(name)} = %s", (definition,))
-            taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
+            taken = datetime.fromisoformat(text_of(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
         key = secrets.token_bytes(32)
         with SnapshotServer(connection, address, listener, key).running():
             host, port = listener.address
@@ -87,10 +95,6 @@ def _listening(address: str) -> Listener:
             expected="the address at which worker slots reach this machine",
             remedy=_PER_MACHINE,
         ) from error
-
-
-def _text(connection: "Session[Any]", query: str) -> str:
-    return str(rows(connection, query)[0][0].decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ class SnapshotServer:
     def _answer(self, reader: "Connection[Any, Any]", query: str) -> None:
         if not query.startswith(_ONLY):
             raise SourceError("a reader of the snapshot sent another statement", expected="a SELECT")
-        number = _text(self.connection, "SELECT CONNECTION_ID()")
+        number = text_of(self.connection, "SELECT CONNECTION_ID()")
         with closing(self.connection.cursor(SSCursor)) as cursor:
             cursor.execute(query)
             try:

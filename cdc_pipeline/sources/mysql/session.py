@@ -185,6 +185,12 @@ def rows(connection: "Connection[Any]", statement: str, parameters: Sequence[obj
         return list(cursor.fetchall())
 
 
+def text_of(connection: "Connection[Any]", query: str) -> str:
+    """Returns the one text that a query selects, which `connect_for_texts` leaves as bytes."""
+    found = rows(connection, query)[0][0]
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
 @contextmanager
 def answering(passing: Collection[int] = ()) -> Iterator[None]:
     """Raises errors of the driver inside the block as SourceAway, SourceGap or SourceError, in one line.

@@ -32,7 +32,7 @@ from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.sources.mysql.gtid import last_gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
 from cdc_pipeline.sources.mysql.log_place import LogPlace
-from cdc_pipeline.sources.mysql.session import rows
+from cdc_pipeline.sources.mysql.session import rows, text_of
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -84,11 +84,11 @@ def begin_on_mysql(
 def _between_commits(connection: "Connection[Any]", wait: timedelta) -> GtidSet | None:
     """Returns the exact set of the snapshot that it began, None if commits followed each other all the time."""
     end = time.monotonic() + wait.total_seconds()
-    before = _text(connection, _EXECUTED)
+    before = text_of(connection, _EXECUTED)
     while time.monotonic() < end:
         rows(connection, _START)
-        owned = _text(connection, _OWNED)
-        after = _text(connection, _EXECUTED)
+        owned = text_of(connection, _OWNED)
+        after = text_of(connection, _EXECUTED)
         if not owned and before == after:
             return parse_gtid_set(after)
         before = after
@@ -100,7 +100,7 @@ def _under_lock(connection: "Connection[Any]", wait: timedelta) -> GtidSet | Non
     try:
         with _locked(connection, wait):
             rows(connection, _START)
-            return parse_gtid_set(_text(connection, _EXECUTED))
+            return parse_gtid_set(text_of(connection, _EXECUTED))
     except MySQLError as error:
         if error.args[0] in _NO_RIGHT:
             return None
@@ -132,7 +132,3 @@ def _refuse_busy() -> LogPlace:
         remedy="try again when less is written; or run GRANT RELOAD ON *.* TO the pipeline's user, as an administrator,"
         " which does not help on Amazon RDS: nobody gets the lock there",
     )
-
-
-def _text(connection: "Connection[Any]", query: str) -> str:
-    return str(rows(connection, query)[0][0].decode())

@@ -12,13 +12,11 @@ import numpy as np
 from pymysql.err import MySQLError
 from pymysqlreplication.event import HeartbeatLogEvent
 
-from cdc_pipeline.errors import CdcError, SourceAway, SourceBusy, SourceError, StreamMoved, TableStale
+from cdc_pipeline.errors import SourceAway, SourceBusy, SourceError, StreamMoved
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.mysql.binlog import BinlogReader
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, read_shapes
-from cdc_pipeline.sources.mysql.changes import ChangeGroup
 from cdc_pipeline.sources.mysql.log_mark import LogMarks, next_begun
 from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.markers import MarkerTable
@@ -27,7 +25,8 @@ from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect,
 from cdc_pipeline.sources.mysql.setup import MARK, PlannedMysqlTable
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable, noted_changes
 from cdc_pipeline.sources.mysql.transactions import TransactionReader
-from cdc_pipeline.sources.protocol import EventBatch, TableEvents, Transactions
+from cdc_pipeline.sources.protocol import EventBatch, Transactions
+from cdc_pipeline.sources.table_events import events_or_stale
 from cdc_pipeline.steps import OnStep, step
 
 GTID = "gtid"
@@ -270,7 +269,9 @@ class MysqlStream:
         self._log_marks.add_batch(ended)
         ordered = sorted(groups, key=lambda group: group.first_position)
         return EventBatch(
-            events=tuple(self._typed(group) for group in ordered),
+            events=tuple(
+                events_or_stale(partial(group.table_events, self._stream_partitions), group.table) for group in ordered
+            ),
             transactions=Transactions(
                 commit_position=np.array([transaction.position for transaction, _ in ended], dtype=np.int64),
                 end_position=np.array([transaction.end for transaction, _ in ended], dtype=np.int64),
@@ -278,19 +279,6 @@ class MysqlStream:
             ),
             markers=tuple(markers),
         )
-
-    def _typed(self, group: ChangeGroup) -> TableEvents:
-        """Returns the events of a group. Raises TableStale for any failure, so that the other tables continue."""
-        found = attempt(partial(group.table_events, self._stream_partitions))
-        if isinstance(found, TableEvents):
-            return found
-        if isinstance(found.__cause__, CdcError):
-            raise found.__cause__
-        raise TableStale(
-            f"events of {group.table}: {printable(str(found))}",
-            table=group.table,
-            expected="events of the columns that the catalogue shows",
-        ) from found.__cause__
 
 
 def _server_id_of(lock: str) -> int:

@@ -1,16 +1,15 @@
 """Reads a PostgreSQL slot in batches of change events, over psycopg2's replication connection."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
 import psycopg2
 from psycopg2.extras import LogicalReplicationConnection
 
-from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
+from cdc_pipeline.errors import SourceChanged, StreamMoved, TableStale
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder
 from cdc_pipeline.sources.pgoutput.messages import Relation, RelationChange, Truncate
@@ -35,6 +34,7 @@ from cdc_pipeline.sources.postgres.shape_reading import read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 from cdc_pipeline.sources.postgres.table_parts import read_parts
 from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions
+from cdc_pipeline.sources.table_events import events_or_stale
 from cdc_pipeline.steps import OnStep, no_step, step
 
 
@@ -219,20 +219,6 @@ class PostgresStream:
             table=str(table.name),
             expected=f"({', '.join(column.name for column in table.newest.streamed)}), or those before",
         )
-
-
-def events_or_stale(typed: Callable[[], TableEvents], table: TableName) -> TableEvents:
-    """Returns the events of `typed`. Raises TableStale for any failure, so that the other tables continue."""
-    found = attempt(typed)
-    if isinstance(found, TableEvents):
-        return found
-    if isinstance(found.__cause__, CdcError):
-        raise found.__cause__
-    raise TableStale(
-        f"events of {table}: {printable(str(found))}",
-        table=str(table),
-        expected="events of the columns that the catalogue shows",
-    ) from found.__cause__
 
 
 def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:

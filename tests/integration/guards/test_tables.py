@@ -10,8 +10,8 @@ from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres.catalogue import canonical_type
-from cdc_pipeline.sources.postgres.stream import events_or_stale
 from cdc_pipeline.sources.protocol import TableEvents
+from cdc_pipeline.sources.table_events import events_or_stale
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
 from tests.support.pipelines import pipeline_settings
