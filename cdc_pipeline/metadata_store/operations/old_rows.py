@@ -2,7 +2,7 @@
 
 from typing import Any
 
-BATCH_ROWS = 1_000
+from cdc_pipeline.metadata_store.database import BATCH_ROWS
 
 _NEWEST_PUBLISHED = """
     snapshot.snapshot_id = (

@@ -43,23 +43,18 @@ class RegisteredStream:
 
     def tables(self) -> dict[TableName, KnownTable]:
         columns = self.store.tables.columns_of_tables()
-        return {
-            row.name: known_table(self.store, row, columns.get(row.table_id, ()))
-            for row in self.stored_tables()
-            if row.name in self.listed
-        }
+        return {row.name: known_table(self.store, row, columns.get(row.table_id, ())) for row in self._listed_rows()}
 
     def published(self) -> dict[TableName, str | None]:
         """Returns how the source published each registered table of pipeline.yml, as `KnownTable` has it."""
-        return {row.name: _published_as(row) for row in self.stored_tables() if row.name in self.listed}
-
-    def stored_tables(self) -> list[SourceTable]:
-        """Returns the registered tables of the stream, including those that pipeline.yml no longer lists."""
-        return [row for row in self.store.tables.tables() if row.stream == self.name]
+        return {row.name: _published_as(row) for row in self._listed_rows()}
 
     def table_ids(self) -> dict[TableName, int]:
         """Returns the id of each registered table of pipeline.yml."""
-        return {row.name: row.table_id for row in self.stored_tables() if row.name in self.listed}
+        return {row.name: row.table_id for row in self._listed_rows()}
+
+    def _listed_rows(self) -> list[SourceTable]:
+        return [row for row in self.store.tables.tables() if row.name in self.listed]
 
     def stream_of(self, identity: StreamIdentity) -> Stream:
         return Stream(

@@ -43,7 +43,7 @@ class StaleMarks:
         A table that is listed again needs a new snapshot, or a new beginning if its source copies no tables. One that
         was stale already wants no snapshot any more.
         """
-        for row in self.registered.stored_tables():
+        for row in self.store.tables.tables():
             if row.name in self.registered.listed:
                 continue
             if row.snapshot_wanted:

@@ -13,7 +13,6 @@ CLOCK_MARGIN = timedelta(minutes=10)
 """Clocks may differ by so much. AWS refuses a caller whose clock is wrong by more than five minutes."""
 EMPTY_ANSWERS = 20
 """After so many in a row, an open shard counts as read to its present end, if the server does not say where that is."""
-"""Of time zones from UTC."""
 _NO_SEQUENCE = "-"
 _AT_THE_END = timedelta(0)
 _OPEN, _ENDED = "open", "ended"
