@@ -84,7 +84,6 @@ class DmsTask:
         start = StreamStart(
             progress=noted.progress(),
             last_cut=None,
-            commit_time=None,
             tables=noted.tables(),
             begun={},
             begin_file=lambda _partition, _name: 0,

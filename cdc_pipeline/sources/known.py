@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import Column, TableName, TableSchema, decode_position
+from cdc_pipeline.time_slice import EPOCH
 
 Document = Mapping[str, Any]
 """JSON that only the source reads. The metadata store keeps it as it is."""
@@ -151,17 +152,17 @@ class LastCut:
 class StreamStart:
     """The point from which a stream is read, with what its reader needs of the metadata store.
 
-    `progress`: by stream partition. `commit_time`: start of the label of the last cut. `begun`: names of the files that
-    were begun before, by stream partition and number. `begin_file` registers one more file, durable on return, and
-    returns its number.
+    `progress`: by stream partition. `begun`: names of the files that were begun before, by stream partition and number.
+    `begin_file` registers one more file, durable on return, and returns its number. `commit_time`: start of the label
+    of the last cut, EPOCH without one.
     """
 
     progress: Mapping[int, PartitionProgress]
     last_cut: LastCut | None
-    commit_time: datetime | None
     tables: Mapping[TableName, KnownTable]
     begun: Mapping[int, Mapping[int, str]]
     begin_file: Callable[[int, str], int]
+    commit_time: datetime = EPOCH
 
     @property
     def position(self) -> int:

@@ -112,7 +112,6 @@ class ChangeFolder:
         start = StreamStart(
             progress={0: place or PartitionProgress(offset=survey.first_offset)},
             last_cut=LastCut(position=encode_position(position), requested=False) if place else None,
-            commit_time=None,
             tables={},
             begun={0: dict(self.begun)},
             begin_file=self.begin,

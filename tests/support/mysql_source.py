@@ -90,7 +90,6 @@ def opened_stream(pipeline: Pipeline, progress: Mapping[int, PartitionProgress])
     start = StreamStart(
         progress=progress,
         last_cut=None,
-        commit_time=None,
         tables=known.tables(),
         begun={},
         begin_file=lambda _, __: 1,

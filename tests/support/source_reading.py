@@ -38,7 +38,6 @@ def reader(
         progress=progress
         or {number: PartitionProgress(offset=survey.first_offset) for number in survey.stream_partitions},
         last_cut=LastCut(position=encode_position(end), requested=False) if progress else None,
-        commit_time=None,
         tables=known.tables(),
         begun={} if progress is None else {number: reached.begun for number, reached in progress.items()},
         begin_file=lambda partition, name: begun.setdefault((partition, name), len(begun) + 1),

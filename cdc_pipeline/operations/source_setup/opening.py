@@ -24,6 +24,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream, Source, SourceSurvey
 from cdc_pipeline.steps import OnStep
+from cdc_pipeline.time_slice import EPOCH
 
 log = structlog.get_logger()
 
@@ -214,8 +215,8 @@ def _without(assignment: Assignment, left_out: Collection[int]) -> Assignment:
     return replace(assignment, next_offset=kept)
 
 
-def _last_time(assignment: Assignment, boundary: Boundary | None) -> datetime | None:
+def _last_time(assignment: Assignment, boundary: Boundary | None) -> datetime:
     """Returns the time of cuts before the first event: that of what was read last, if need be by other consumers."""
     if assignment.label is not None:
         return assignment.label.start
-    return None if boundary is None else boundary.label_start
+    return EPOCH if boundary is None else boundary.label_start

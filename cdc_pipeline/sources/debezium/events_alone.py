@@ -1,6 +1,6 @@
 """What all sources of Debezium's events without a database of their own have in common."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Never
@@ -9,6 +9,7 @@ from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.record import Column, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
+from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine, debezium_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
@@ -37,6 +38,13 @@ class EventsAlone:
     def decode(self, raw: SourceLine) -> Content:
         """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
         return debezium_content(raw)
+
+    def registered_tables(self, known: KnownStream) -> Mapping[TableName, KnownTable]:
+        """Returns the registered tables of pipeline.yml. Raises SettingsError if it changed the type of a column."""
+        registered = known.tables()
+        for table in self.tables:
+            refuse_changed_types(table, registered.get(table.table))
+        return registered
 
     def list_tables(self) -> tuple[str, ...]:
         raise SettingsError(

@@ -40,7 +40,6 @@ from cdc_pipeline.sources.files.row_stream import RowStream
 from cdc_pipeline.sources.files.survey import EventOrder
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.steps import OnStep, step
-from cdc_pipeline.time_slice import EPOCH
 from cdc_pipeline.types import declared_type
 
 _PARTITION = 0
@@ -134,7 +133,7 @@ class ChangeFolders:
             progress=reached,
             table_of=self._table_of,
             position=start.position,
-            commit_time=start.commit_time or EPOCH,
+            commit_time=start.commit_time,
         )
 
     def _check_folder(self, file: str, known: Collection[TableName]) -> None:

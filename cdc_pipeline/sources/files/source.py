@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import WrittenPosition
-from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import memory_of, version_to_come
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
@@ -41,9 +40,7 @@ class FileSource(EventsAlone):
         del begin_again
         if known.next_offset() is None:
             self.transport.check_found()
-        tables = known.tables()
-        for table in self.tables:
-            refuse_changed_types(table, tables.get(table.table))
+        registered = self.registered_tables(known)
         return FileSurvey(
             kind=self.kind,
             order=self.order,
@@ -51,7 +48,7 @@ class FileSource(EventsAlone):
             progress=known.progress(),
             stream_partitions=self.transport.stream_partitions(),
             transport=self.transport,
-            refused=self.transport.check_tables([table for table in self.tables if table.table not in tables]),
+            refused=self.transport.check_tables([table for table in self.tables if table.table not in registered]),
         )
 
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:

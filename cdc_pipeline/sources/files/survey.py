@@ -18,7 +18,6 @@ from cdc_pipeline.sources.files.row_stream import RowStream
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream
-from cdc_pipeline.time_slice import EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +118,7 @@ class FileSurvey(EventsSurvey):
             progress={number: self._named(number, reached) for number, reached in start.progress.items()},
             decoder=decoder,
             position=start.position,
-            commit_time=start.commit_time or EPOCH,
+            commit_time=start.commit_time,
             folders=lambda: transport.stream_partitions().keys() - others,
         )
 

@@ -19,7 +19,6 @@ from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import partition_name
 from cdc_pipeline.sources.kafka.whole_stream import WholeTransactionStream
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
-from cdc_pipeline.time_slice import EPOCH
 
 TOPIC = "topic"
 """Key in `last_position`, beside the names of tables: the id of the partition's topic."""
@@ -94,7 +93,7 @@ def _stream(
         progress=_progress(read, start),
         decoder=decoder,
         position=start.position,
-        commit_time=start.commit_time or EPOCH,
+        commit_time=start.commit_time,
         folders=start.progress.keys,
     )
 
@@ -113,7 +112,7 @@ def _whole_stream(
         progress=_progress(read, start),
         decoder=decoder,
         position=start.position,
-        commit_time=start.commit_time or EPOCH,
+        commit_time=start.commit_time,
         records=records.partitions,
         transactions=number,
         mark_ends=records.mark_ends,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.kafka.client import KafkaClient
@@ -41,9 +40,7 @@ class KafkaTopics(EventsAlone):
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> TopicSurvey:
         """Surveys the cluster's topics. Raises SourceAway if it does not answer, SettingsError for changed types."""
         del begin_again
-        registered = known.tables()
-        for table in self.tables:
-            refuse_changed_types(table, registered.get(table.table))
+        registered = self.registered_tables(known)
         # The registered offsets are read first: meanwhile another consumer may register, and ends only grow.
         progress = known.progress()
         client = KafkaClient(self.settings, self.folder, group=self.stream)

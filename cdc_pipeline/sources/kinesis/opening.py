@@ -16,7 +16,6 @@ from cdc_pipeline.sources.kinesis.records import ShardRecords
 from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardPlace, ShardStream, shard_name
 from cdc_pipeline.sources.kinesis.stream import ShardLines, ShardsStream
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
-from cdc_pipeline.time_slice import EPOCH
 
 STREAM = "stream"
 """Key in `last_position`, beside the names of tables: the identity of the shard's stream."""
@@ -78,7 +77,7 @@ class ShardOpening:
             progress={number: _named(place, shards.get(number)) for number, place in start.progress.items()},
             decoder=decoder,
             position=start.position,
-            commit_time=start.commit_time or EPOCH,
+            commit_time=start.commit_time,
             folders=start.progress.keys,
         )
         streams = sorted({*others.hidden, *(shard.stream.name for shard in shards.values())})

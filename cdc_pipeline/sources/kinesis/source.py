@@ -10,7 +10,6 @@ from cdc_pipeline.errors import StreamDenied
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.aws import KinesisSource
-from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
@@ -54,9 +53,7 @@ class ShardSource(EventsAlone):
         Raises StreamDenied if the credentials may not describe a stream, and no other one is shown.
         """
         del begin_again
-        registered = known.tables()
-        for table in self.tables:
-            refuse_changed_types(table, registered.get(table.table))
+        registered = self.registered_tables(known)
         progress, now = known.progress(), self.clock()
         names = {table.table: self.stream_of(table.table) for table in self.tables}
         with closing(self.connect()) as client:

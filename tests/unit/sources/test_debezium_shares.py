@@ -53,7 +53,6 @@ def start(known: Grown) -> StreamStart:
     return StreamStart(
         progress={1: known.places[1]},
         last_cut=None,
-        commit_time=None,
         tables=KNOWN,
         begun={},
         begin_file=lambda _number, _name: 1,

@@ -60,7 +60,6 @@ class ShardReads:
         return StreamStart(
             progress={number: each for number, each in places.items() if PARTITION_ENDED not in each.last_position},
             last_cut=LastCut(position=encode_position(self.position), requested=False) if self.position else None,
-            commit_time=None,
             tables=self.tables(),
             begun={},
             begin_file=lambda _number, _name: 0,
