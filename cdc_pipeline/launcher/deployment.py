@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from cdc_pipeline.launcher.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3, LogStore, present_log_store
 from cdc_pipeline.launcher.project import JARS, JARS_LOCK, PROJECT
@@ -26,8 +24,8 @@ TASK_SLOTS = "4"
 class Deployment:
     """All that differs between one machine and containers. Commands and environments are derived from it alone.
 
-    `log_store`: the jar with which Spark commits safely beside other writers; None if it could not be compiled.
-    `listen`: the address that servers bind. `task_slots`: tasks that Airflow runs at a time.
+    `jars`: those of an embedded Spark, the last with what lets it commit safely beside other writers. `listen`: the
+    address that servers bind. `task_slots`: tasks that Airflow runs at a time.
     """
 
     project: str
@@ -36,7 +34,6 @@ class Deployment:
     python: str
     spark_home: str
     jars: tuple[str, ...]
-    log_store: str | None
     cores: int
     task_slots: str
     listen: str
@@ -52,8 +49,10 @@ class Deployment:
 
 def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Deployment:
     """Only an embedded Spark needs its jars here."""
-    embeds_spark = settings.spark == EMBEDDED
-    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings))) if embeds_spark else []
+    jars = list[Path]()
+    if settings.spark == EMBEDDED:
+        jars += present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))
+        jars.append(present_log_store(log_store_of(settings), JARS))
     return Deployment(
         project=str(PROJECT),
         home=str(installation.home),
@@ -61,7 +60,6 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         python=sys.executable,
         spark_home=str(spark_home()),
         jars=tuple(str(jar) for jar in jars),
-        log_store=_log_store(log_store_of(settings)) if embeds_spark else None,
         cores=available_cores(),
         task_slots=os.environ.get(TASK_SLOTS_VARIABLE) or TASK_SLOTS,
         listen=LOOPBACK,
@@ -82,10 +80,3 @@ def spark_jar_sets(settings: Settings) -> list[str]:
 
 def log_store_of(settings: Settings) -> LogStore:
     return ON_S3 if settings.on_s3 else IN_A_FOLDER
-
-
-def _log_store(log_store: LogStore) -> str | None:
-    jar = present_log_store(log_store, JARS, os.environ)
-    if jar is None:
-        structlog.get_logger().warning(log_store.without, remedy=f"install a JDK and {log_store.remedy}")
-    return None if jar is None else str(jar)

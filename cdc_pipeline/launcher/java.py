@@ -16,9 +16,7 @@ REMEDY = f"run `apt-get update && apt-get install -y {PACKAGE}` as root, or set 
 
 def find_java(environment: Mapping[str, str]) -> Path | None:
     """The Java of JAVA_HOME, else the one on PATH, as Spark looks for it."""
-    home = environment.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin" if home else environment.get("PATH"))
-    return Path(found) if found else None
+    return _find("java", environment)
 
 
 def java_version(java: Path) -> int:
@@ -36,6 +34,24 @@ def require_java(environment: Mapping[str, str]) -> Path:
     if version < OLDEST:
         raise SetupError(f"{java} is Java {version}", expected=f"Java {OLDEST} or newer", remedy=REMEDY)
     return java
+
+
+def require_compiler(environment: Mapping[str, str]) -> Path:
+    """Returns the compiler of the JDK that has the Java. Raises SetupError for a Java runtime alone."""
+    compiler = _find("javac", environment)
+    if compiler is None:
+        raise SetupError(
+            "there is no javac beside the Java of this machine",
+            expected=f"a JDK {OLDEST} or newer: what lets Spark commit safely is compiled once",
+            remedy=REMEDY,
+        )
+    return compiler
+
+
+def _find(program: str, environment: Mapping[str, str]) -> Path | None:
+    home = environment.get("JAVA_HOME")
+    found = shutil.which(program, path=f"{home}/bin" if home else environment.get("PATH"))
+    return Path(found) if found else None
 
 
 def may_install() -> bool:

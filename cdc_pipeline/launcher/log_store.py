@@ -1,11 +1,10 @@
 """Log stores with which Spark commits safely beside other writers. Set-up compiles each once and packs it as a jar."""
 
 import hashlib
-import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +18,10 @@ _HADOOP = "hadoop-client-api-*.jar"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStore:
-    """A Java source file for lakes of one URL scheme. `without`: the consequence if it was not compiled."""
+    """A Java source file for lakes of one URL scheme."""
 
     scheme: str
     name: str
-    without: str
     remedy: str
 
     @property
@@ -41,35 +39,16 @@ class LogStore:
         return folder / f"cdc-log-store-{self.scheme}-{digest}.jar"
 
 
-IN_A_FOLDER = LogStore(
-    scheme="file",
-    name="LinkingLogStore",
-    without="without a JDK the log store for folders is not compiled: a commit of Spark may replace one that another"
-    " process makes at the same moment",
-    remedy="run `make setup`",
-)
-ON_S3 = LogStore(
-    scheme="s3a",
-    name="ConditionalLogStore",
-    without="without a JDK the log store for S3 is not compiled: only one Spark driver may write to a lake on S3",
-    remedy="run `make setup JARS=s3`",
-)
+IN_A_FOLDER = LogStore(scheme="file", name="LinkingLogStore", remedy="run `make setup`")
+ON_S3 = LogStore(scheme="s3a", name="ConditionalLogStore", remedy="run `make setup JARS=s3`")
 
 
-def find_compiler(environment: Mapping[str, str]) -> Path | None:
-    home = environment.get("JAVA_HOME")
-    found = shutil.which("javac", path=f"{home}/bin" if home else environment.get("PATH"))
-    return Path(found) if found else None
-
-
-def present_log_store(log_store: LogStore, folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """Returns the jar, or None if there is no compiler. Raises SetupError if there is a compiler but no jar."""
+def present_log_store(log_store: LogStore, folder: Path) -> Path:
+    """Returns the jar that was compiled. Raises SetupError without it: Spark's commits would not be safe."""
     jar = log_store.jar(folder)
-    if jar.exists():
-        return jar
-    if find_compiler(environment) is not None:
+    if not jar.exists():
         raise SetupError(f"{jar} is missing", expected="the log store of the lake", remedy=log_store.remedy)
-    return None
+    return jar
 
 
 def compile_log_store(

@@ -130,13 +130,13 @@ def _spark(settings: Settings, deployment: Deployment) -> Iterable[Process]:
         waits_for="the Spark driver to answer",
         command=server_command(
             spark_home=deployment.spark_home,
-            jars=(*deployment.jars, deployment.log_store) if deployment.log_store else deployment.jars,
+            jars=deployment.jars,
             cores=deployment.cores,
             listen=deployment.listen,
             port=deployment.ports["spark"],
             folder=folder,
             driver=settings.driver,
-            more=_s3_of(settings, folder) | (log_store_of(settings).settings if deployment.log_store else {}),
+            more=_s3_of(settings, folder) | log_store_of(settings).settings,
         ),
         environment={
             "SPARK_HOME": deployment.spark_home,

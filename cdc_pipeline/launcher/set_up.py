@@ -15,15 +15,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.launcher.jars import DELTA, S3, Jar, fetch_jars, jars_of, present_jars, read_lock
-from cdc_pipeline.launcher.java import install_package, may_install, require_java
-from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3, LogStore, compile_log_store, find_compiler
+from cdc_pipeline.launcher.java import PACKAGE, install_package, may_install, require_compiler, require_java
+from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3, LogStore, compile_log_store
 from cdc_pipeline.launcher.project import CACHE, JARS, JARS_LOCK, PROJECT, VENV
 
 LOCK = "requirements.txt"
@@ -49,7 +49,7 @@ def set_up(lock: str, jar_sets: list[str], say: Say, *, mariadb: bool = False) -
     """
     CACHE.mkdir(exist_ok=True)
     with _alone("packages"):
-        _set_up_java(say)
+        _java(require_java, say)
         if mariadb or lock == DEVELOPMENT_LOCK:
             _set_up_mariadb(say)
         if not _is_current(lock):
@@ -70,15 +70,16 @@ def _alone(part: str) -> Iterator[None]:
         yield
 
 
-def _set_up_java(say: Say) -> None:
+def _java(require: Callable[[Mapping[str, str]], Path], say: Say) -> Path:
+    """Returns the program that `require` finds. Installs a JDK if it finds none and this user may."""
     try:
-        require_java(os.environ)
+        return require(os.environ)
     except SetupError as missing:
         if not may_install():
             raise
         say(f"installing Java: {missing.found}")
-        install_package("openjdk-17-jdk-headless")
-        require_java(os.environ)
+        install_package(PACKAGE)
+        return require(os.environ)
 
 
 def _set_up_mariadb(say: Say) -> None:
@@ -182,12 +183,9 @@ def _set_up_airflow_tables(say: Say) -> None:
 
 
 def _set_up_log_store(log_store: LogStore, jars: Sequence[Jar], say: Say) -> None:
-    compiler = find_compiler(os.environ)
     if log_store.jar(JARS).exists():
         return
-    if compiler is None:
-        say(log_store.without)
-        return
+    compiler = _java(require_compiler, say)
     say(f"compiling {log_store.name}")
     compile_log_store(log_store, JARS, present_jars(JARS, jars), spark_home=_spark_home(), compiler=compiler)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.launcher.java import java_version, require_java
+from cdc_pipeline.launcher.java import java_version, require_compiler, require_java
 
 
 def java_that_says(folder: Path, version: str) -> dict[str, str]:
@@ -22,6 +22,15 @@ def test_no_java_names_the_command_that_installs_it(tmp_path: Path) -> None:
     ) as raised:
         require_java({"PATH": str(tmp_path)})
     assert "\n" not in str(raised.value)
+
+
+def test_a_runtime_without_a_compiler_is_refused_with_the_command_that_installs_one(tmp_path: Path) -> None:
+    runtime = java_that_says(tmp_path, "17.0.15")
+    require_java(runtime)
+    with pytest.raises(SetupError, match=r"no javac beside.*; expected a JDK 17 or newer.*apt-get install -y openjdk"):
+        require_compiler(runtime)
+    (tmp_path / "bin" / "javac").touch(mode=0o755)
+    assert require_compiler(runtime) == tmp_path / "bin" / "javac"
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22"])
