@@ -9,27 +9,30 @@ from datetime import datetime, timedelta
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.ledger_values import SliceIdentity
-from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence, app_id_of
 from cdc_pipeline.lake.table_features import has_unknown_features
 
 REWOUND_FROM = "rewound_from"
 AGAIN = "again"
 """Key in the metadata of a commit that only repeats the fence of an older commit."""
 _IN_HISTORY = "history"
+OF_CHECKPOINTS = app_id_of("checkpoint")
+"""The application id of commits that only make Delta write a checkpoint."""
+_FEW_COMMITS = 10
+"""Read without a look at the checkpoint: that costs a read, too, and the fence has nearly always moved in them."""
 
 
 def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
     """Returns the table's fence, or None if there is no table.
 
     Costs two reads if `expected_version` is the latest version and moved the fence. Each newer commit, or each commit
-    since the last one that moved the fence, costs one more read. If the log before a checkpoint was cleaned, one column
-    of the checkpoint is read.
+    since the last one that moved the fence, costs one more read. If the log before a checkpoint was cleaned, or belongs
+    to the table as it was registered before, one column of the checkpoint is read.
     """
     latest = log.latest_version(expected_version)
     if latest is None:
         return None
-    moves = ((commit, commit.transaction_version(app_id)) for commit in log.backwards(latest))
-    known = ((commit, number) for commit, number in moves if number is not None)
+    known = _moves(log, app_id, latest)
     for commit, number in known:
         return replace(fence_of(commit, number, latest=latest), repeated_at=_repeated_at(commit, known))
     numbers = [int(txn["version"]) for txn in log.checkpointed("txn") if txn["appId"] == app_id]
@@ -43,17 +46,50 @@ def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | N
     This happens when a worker checks the fence and pauses, its claim is given up, and another claim with a lower end is
     applied. When the worker then merges, Delta sees a greater number than the last and accepts the commit.
     """
-    repeated = None
-    commit = newest
-    for earlier, number in older:
-        if AGAIN in commit.user_metadata:
-            commit = earlier
-            continue
-        first = commit.user_metadata.get("first")
-        if first is None or REWOUND_FROM in commit.user_metadata or int(first) > number:
+    repeated, commit = None, newest
+    while AGAIN in commit.user_metadata or _is_claim(commit):
+        earlier, number = next(older, (None, NOTHING_APPLIED))
+        if earlier is None:
             break
-        repeated, commit = commit.version, earlier
+        if AGAIN not in commit.user_metadata:
+            if int(commit.user_metadata["first"]) > number:
+                break
+            repeated = commit.version
+        commit = earlier
     return repeated
+
+
+def _is_claim(commit: Commit) -> bool:
+    return commit.user_metadata.get("first") is not None and REWOUND_FROM not in commit.user_metadata
+
+
+def _moves(log: DeltaLog, app_id: str, latest: int) -> Iterator[tuple[Commit, int]]:
+    """Yields the commits that moved the fence, and its number, from the newest to the oldest that the log still has.
+
+    A log in which only another id of the table has moved it is not read further back than its last checkpoint.
+    """
+    checkpoint, keys, is_ours = latest, list[str](), False
+    for passed, commit in enumerate(log.backwards(latest)):
+        number = commit.transaction_version(app_id)
+        if number is not None:
+            is_ours = True
+            yield commit, number
+        if passed == _FEW_COMMITS and not is_ours:
+            checkpoint, keys = log.checkpoint_before(latest)
+        if passed >= _FEW_COMMITS and not is_ours and commit.version <= checkpoint:
+            if _is_of_others(log, keys, app_id):
+                return
+            is_ours = True
+
+
+def _is_of_others(log: DeltaLog, keys: list[str], app_id: str) -> bool:
+    """Whether this checkpoint has the fence of another id of the table alone.
+
+    That it lacks `app_id` is not enough: by `delta.setTransactionRetentionDuration` Delta leaves old fences out. But
+    then those of ids that the table had before are older, and left out, too.
+    """
+    fences = {str(txn["appId"]) for txn in log.in_checkpoint(keys, "txn")} - {OF_CHECKPOINTS}
+    return app_id not in fences and any(each.startswith(app_id_of("")) for each in fences)
 
 
 def find_claim(log: DeltaLog, app_id: str, work: ClaimWork, latest: int) -> Commit | None:
@@ -98,10 +134,7 @@ def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta
     may commit to the table: Delta does not write the same number twice.
     """
     latest = log.latest_version()
-    for commit in () if latest is None else log.backwards(latest):
-        number = commit.transaction_version(app_id)
-        if number is None:
-            continue
+    for commit, number in () if latest is None else _moves(log, app_id, latest):
         if now - commit.time < older_than or has_unknown_features(log, latest or 0):
             return False
         words = json.dumps(commit.user_metadata | {AGAIN: True}, separators=(",", ":"))

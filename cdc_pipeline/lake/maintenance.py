@@ -13,6 +13,7 @@ from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.checkpoint_rows import UnknownContent
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.fence import OF_CHECKPOINTS
 from cdc_pipeline.lake.lake_rows_sql import DELETION
 from cdc_pipeline.lake.log_paths import check_names
 from cdc_pipeline.lake.protocol import Clock, LakeTable
@@ -48,7 +49,7 @@ _TRANSACTION = "spark.databricks.delta.write.txnVersion"
 EMPTY_COMMITS = {"spark.databricks.delta.skipRecordingEmptyCommits": "false"}
 _CHECKPOINT_CONFS = {
     **EMPTY_COMMITS,
-    "spark.databricks.delta.write.txnAppId": "cdc/checkpoint",
+    "spark.databricks.delta.write.txnAppId": OF_CHECKPOINTS,
 }
 """The empty commit has an application id of its own. So it cannot move a fence that is still in the session's confs."""
 

@@ -12,7 +12,7 @@ from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, rea
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
 from cdc_pipeline.lake.log_paths import path_in_log
 from cdc_pipeline.lake.new_shape import physical_fields, shape_actions
-from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Clock, DataFile, Fence, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.shape import COLUMNS, GENERATION, HIGHEST, shape_of_source
 from cdc_pipeline.lake.table_ddl import STATS, listed_stats
@@ -57,6 +57,8 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
 
 def _published_version(log: DeltaLog, table: LakeTable, content: LakePublication, fence: Fence) -> int | None:
     """Returns the version that published this snapshot. None if it is not published yet."""
+    if fence.number == NOTHING_APPLIED and fence.snapshot_id is None and fence.rewound_from is None:
+        return None  # by this id of the table; the log of another one may be long
     for commit in log.backwards(fence.lake_version):
         number = commit.transaction_version(table.app_id)
         if number is not None and number < content.fence_number:

@@ -1,6 +1,7 @@
 """The fence is found in the log alone, at a cost that does not grow with the log."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,17 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action, read_fence, write_again
 from cdc_pipeline.lake.ledger_values import SliceIdentity
-from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.lake.new_table import create_plain_table
+from cdc_pipeline.lake.protocol import ClaimWork, LakePublication, LakeTable, SliceInput
+from cdc_pipeline.lake.publication import publish
 from cdc_pipeline.lake.rewind import rewind
 from cdc_pipeline.object_store import ObjectInfo
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import no_step
-from tests.support.lake import NOW, PEOPLE
+from tests.support.lake import NOW, PEOPLE, table_of
 
 APP = "cdc/uuid-1"
 TABLE = "datalake/shop/public/people"
@@ -38,11 +43,11 @@ class CountingStore(LocalObjectStore):
         return super().head(key)
 
 
-def claim(number: int) -> list[Action]:
+def claim(number: int, app_id: str = APP) -> list[Action]:
     content = SliceInput(number=number, slice_id=f"id-{number}", key="k", rows=1, sha256=f"h-{number}", schema=PEOPLE)
     work = ClaimWork(claim_id=f"claim-{number}", first_number=number, last_number=number, slices=(content,))
     info = commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=0, now=NOW)
-    return [info, fence_action(APP, number, NOW)]
+    return [info, fence_action(app_id, number, NOW)]
 
 
 def test_a_rewind_to_a_version_with_another_fence_commits_nothing(tmp_path: Path) -> None:
@@ -125,3 +130,48 @@ def test_a_fence_that_the_log_would_forget_is_written_again_with_the_same_words(
     assert fence is not None
     assert (fence.number, fence.claim_id, fence.lake_version) == (7, "claim-7", 2)
     assert fence.slices == (SliceIdentity(7, "id-7", "h-7"),)
+
+
+def test_a_table_that_was_listed_again_costs_no_read_of_its_old_log(tmp_path: Path) -> None:
+    """It has another id then, of which no commit is there until its snapshot is published."""
+    store, table = CountingStore(tmp_path), table_of()
+    log = DeltaLog(store, lake_key(table.name))
+    create_plain_table(log, table, lambda: NOW)
+    for version in range(1, 400):
+        log.append(version, claim(version, "cdc/former"))
+    write_checkpoint(store, log, 395, 0, no_step)
+    store.calls = 0
+    fence = read_fence(log, table.app_id)
+    assert fence is not None
+    assert (fence.number, fence.lake_version) == (0, 399)
+    assert store.calls < 30
+    for number, snapshot_id in enumerate(("s1", "s2"), 5):
+        store.calls = 0
+        content = LakePublication(snapshot_id=snapshot_id, files=(), fence_number=number)
+        assert publish(log, table, content, lambda: NOW, no_step) == publish(log, table, content, lambda: NOW, no_step)
+        assert store.calls < 90
+    log.append(402, optimize())
+    store.calls = 0
+    fence = read_fence(log, table.app_id)
+    assert fence is not None
+    assert (fence.number, fence.snapshot_id, fence.repeated_at) == (6, "s2", None)
+    assert store.calls < 20
+    assert write_again(log, table.app_id, NOW, timedelta(0))
+    store.calls = 0
+    assert read_fence(log, table.app_id) == replace(fence, lake_version=403)
+    assert store.calls < 20
+
+
+def test_a_fence_that_delta_left_out_of_a_checkpoint_is_found_in_the_log(tmp_path: Path) -> None:
+    """As by `delta.setTransactionRetentionDuration`. Then the fences of all ids of the table are left out."""
+    store, table = LocalObjectStore(tmp_path), table_of()
+    log = DeltaLog(store, lake_key(table.name))
+    create_plain_table(log, table, lambda: NOW)
+    for version in range(1, 5):
+        log.append(version, [*optimize(), fence_action("cdc/checkpoint", version, NOW)])
+    write_checkpoint(store, log, 4, 0, no_step)
+    path = tmp_path / log.folder / f"{1:020}.json"
+    path.write_text("".join(json.dumps(action) + "\n" for action in claim(7, table.app_id)))
+    fence = read_fence(log, table.app_id)
+    assert fence is not None
+    assert (fence.number, fence.claim_id, fence.lake_version) == (7, "claim-7", 4)
