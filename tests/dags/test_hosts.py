@@ -4,6 +4,8 @@ import pytest
 
 from tests.dags.airflow_process import Airflow
 
+pytestmark = pytest.mark.xdist_group("airflow")
+
 ANSWERED, REFUSED = 404, 400
 """The server of the test has no pages."""
 SERVICE = "airflow-api-server"
