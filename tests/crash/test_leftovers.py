@@ -9,7 +9,8 @@ from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.test_retention import cleaned, counts, keys
 from tests.crash.world import World, take_snapshot
-from tests.support.command_line import CommandLine
+from tests.support.command_server import CommandServer
+from tests.support.guarded import command_line
 
 YOUNG = timedelta(days=6)
 
@@ -48,12 +49,14 @@ def test_the_files_of_killed_puts_go(world: World) -> None:
     assert [path for path in left if path.exists()] == []
 
 
-def test_the_mark_of_a_killed_repair_is_shown_until_the_next_snapshot(world: World) -> None:
+def test_the_mark_of_a_killed_repair_is_shown_until_the_next_snapshot(
+    world: World, command_server: CommandServer
+) -> None:
     things = world.tables[0]
     with pytest.raises(Crash), world.process(Failpoint(Site("verification_file.put", Moment.AFTER, 1))) as pipeline:
         pipeline.repair().run(things)
     world.bury_the_dead()
-    line = CommandLine(folder=world.settings.folder, source_url=world.source_url, store_url=world.store_url)
+    line = command_line(world, command_server)
     line.write_settings(tables=[{"name": str(things)}])
     problem = "a repair of it was killed: repair it again"
     assert problem in " ".join(line.run("status").output.split())

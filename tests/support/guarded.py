@@ -8,6 +8,8 @@ from typing import Any
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableName
 from tests.crash.world import World, memory_lake, take_snapshot
+from tests.support.command_line import CommandLine
+from tests.support.command_server import CommandServer
 from tests.support.pipelines import consume, pipeline_settings
 from tests.support.streams import database_of, run_sql
 
@@ -34,6 +36,18 @@ def guarded_world(folder: Path, source_url: str, store_url: str) -> Iterator[Wor
 def world_of(folder: Path, source_url: str, store_url: str, tables: Sequence[dict[str, Any]] = BOTH) -> World:
     settings = pipeline_settings(folder, source_url, list(tables))
     return World(settings=settings, source_url=source_url, store_url=store_url)
+
+
+def command_line(world: World, server: CommandServer) -> CommandLine:
+    """`cdc` over the pipeline's servers, in its folder."""
+    tables = tuple(f"{table.schema}.{table.table}" for table in world.tables)
+    return CommandLine(
+        folder=world.settings.folder,
+        source_url=world.source_url,
+        store_url=world.store_url,
+        tables=tables,
+        server=server,
+    )
 
 
 def name_of(world: World, table: str) -> TableName:

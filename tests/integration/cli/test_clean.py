@@ -6,7 +6,8 @@ import pytest
 
 from tests.crash.world import World
 from tests.support.command_line import CommandLine
-from tests.support.guarded import go_on, guarded_world, name_of
+from tests.support.command_server import CommandServer
+from tests.support.guarded import command_line, go_on, guarded_world, name_of
 from tests.support.pipelines import consume
 from tests.support.streams import run_sql
 
@@ -24,11 +25,8 @@ def world(database: str, store_url: str, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def line(world: World) -> CommandLine:
-    tables = ("public.orders", "public.customers")
-    found = CommandLine(
-        folder=world.settings.folder, source_url=world.source_url, store_url=world.store_url, tables=tables
-    )
+def line(world: World, command_server: CommandServer) -> CommandLine:
+    found = command_line(world, command_server)
     found.write_settings()
     return found
 

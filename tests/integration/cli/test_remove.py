@@ -14,7 +14,8 @@ from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.world import World, take_snapshot
 from tests.support.command_line import CommandLine, query, rows_of_store
-from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
+from tests.support.command_server import CommandServer
+from tests.support.guarded import begin_again, command_line, go_on, guarded_world, in_lake, in_source, name_of, states
 from tests.support.ledgers import ledger_of
 from tests.support.pipelines import pipeline_settings
 from tests.support.streams import postgres_of, run_sql
@@ -154,9 +155,9 @@ def test_a_publication_that_holds_tables_of_others_only_loses_ours(world: World)
     assert world.query(PUBLISHED) == [("theirs",)]
 
 
-def test_nothing_is_removed_while_somebody_is_at_work(world: World) -> None:
+def test_nothing_is_removed_while_somebody_is_at_work(world: World, command_server: CommandServer) -> None:
     before = rows_of_store(world.store_url)
-    cdc = CommandLine(folder=world.settings.folder, source_url=world.source_url, store_url=world.store_url)
+    cdc = command_line(world, command_server)
     cdc.write_settings(tables=[{"name": f"{cdc.name}.public.customers"}])
     orders = f"{cdc.name}.public.orders"
     with world.process() as pipeline, pipeline.consumer_runs().open():
@@ -175,12 +176,14 @@ def test_nothing_is_removed_while_somebody_is_at_work(world: World) -> None:
     assert world.query(SLOTS) == world.query(PUBLICATIONS) == [(1,)]
 
 
-def test_nothing_is_removed_while_a_snapshot_runs_whose_tasks_all_wait(world: World) -> None:
+def test_nothing_is_removed_while_a_snapshot_runs_whose_tasks_all_wait(
+    world: World, command_server: CommandServer
+) -> None:
     planned = Failpoint(Site("snapshot_task.add", Moment.AFTER, 1))
     with pytest.raises(Crash), world.process(planned) as pipeline:
         take_snapshot(pipeline, [name_of(world, "orders")])
     world.bury_the_dead()
-    cdc = CommandLine(folder=world.settings.folder, source_url=world.source_url, store_url=world.store_url)
+    cdc = command_line(world, command_server)
     cdc.write_settings(tables=[{"name": f"{cdc.name}.public.customers"}])
     orders = f"{cdc.name}.public.orders"
     before = rows_of_store(world.store_url)

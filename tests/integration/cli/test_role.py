@@ -8,6 +8,7 @@ import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database
 from tests.support.command_line import CommandLine, query
+from tests.support.command_server import CommandServer
 from tests.support.doc_pages import blocks
 from tests.support.postgres import started_server
 from tests.support.streams import run_sql
@@ -50,13 +51,14 @@ def server() -> Iterator[PostgresServer]:
         yield server
 
 
-def as_role(server: PostgresServer, folder: Path, **changes: object) -> CommandLine:
+def as_role(server: PostgresServer, folder: Path, commands: CommandServer, **changes: object) -> CommandLine:
     place = f"127.0.0.1:{server.port}"
     cdc = CommandLine(
         folder=folder,
         source_url=f"postgresql://cdc_source_reader:{PASSWORD}@{place}/shop",
         store_url=f"postgresql://cdc_metadata:{PASSWORD}@{place}/cdc_metadata",
         tables=("public.orders", "public.customers"),
+        server=commands,
     )
     source = {"kind": "postgres", "url": cdc.source_url, "publication": "cdc_shop", "slot": "cdc_shop"}
     cdc.write_settings(source=source, **changes)
@@ -64,12 +66,12 @@ def as_role(server: PostgresServer, folder: Path, **changes: object) -> CommandL
 
 
 def test_the_role_of_the_page_sets_up_snapshots_consumes_and_verifies(
-    server: PostgresServer, tmp_path: Path, spark_url: str
+    server: PostgresServer, tmp_path: Path, spark_url: str, command_server: CommandServer
 ) -> None:
     reader, owner = scripts()
     run_sql(server.url("shop"), *reader)
     run_sql(server.url("postgres"), *owner)
-    cdc = as_role(server, tmp_path, spark=spark_url, snapshot={"poll_interval": "1s"})
+    cdc = as_role(server, tmp_path, command_server, spark=spark_url, snapshot={"poll_interval": "1s"})
     shown = cdc.run("setup-source", "--print-sql")
     assert shown.output == "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput');\n"
     ended = cdc.run("setup-source")
@@ -84,7 +86,9 @@ def test_the_role_of_the_page_sets_up_snapshots_consumes_and_verifies(
     assert cdc.run("status").exit_code == 0
 
 
-def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: PostgresServer, tmp_path: Path) -> None:
+def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(
+    server: PostgresServer, tmp_path: Path, command_server: CommandServer
+) -> None:
     run_sql(
         server.url("shop"),
         f"CREATE ROLE cdc_source_reader LOGIN PASSWORD '{PASSWORD}'",
@@ -98,7 +102,7 @@ def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: P
     run_sql(server.url("postgres"), *scripts()[1])
     names = ("public.orders", "public.customers", "hidden.log", "hidden.parted")
     tables = [{"name": f"shop.{name}"} for name in names]
-    cdc = as_role(server, tmp_path, tables=tables)
+    cdc = as_role(server, tmp_path, command_server, tables=tables)
     refused = cdc.run("setup-source")
     assert (refused.exit_code, "may not replicate" in refused.error) == (1, True)
     run_sql(server.url("shop"), "ALTER ROLE cdc_source_reader REPLICATION")
@@ -118,12 +122,12 @@ def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(server: P
 
 
 def test_a_member_of_the_role_by_which_amazon_rds_lets_roles_replicate_needs_no_replication(
-    server: PostgresServer, tmp_path: Path
+    server: PostgresServer, tmp_path: Path, command_server: CommandServer
 ) -> None:
     reader, owner = scripts()
     run_sql(server.url("shop"), *reader, "ALTER ROLE cdc_source_reader NOREPLICATION", "CREATE ROLE rds_replication")
     run_sql(server.url("postgres"), *owner)
-    cdc = as_role(server, tmp_path)
+    cdc = as_role(server, tmp_path, command_server)
     create_slot = "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput')"
     assert cdc.run("setup-source", "--print-sql").output == f"{MISSING[0]}\n{create_slot};\n"
     run_sql(server.url("shop"), "GRANT rds_replication TO cdc_source_reader")
@@ -134,11 +138,11 @@ def test_a_member_of_the_role_by_which_amazon_rds_lets_roles_replicate_needs_no_
 
 
 def test_a_role_that_may_not_publish_is_told_so_in_one_line_with_the_command_that_prints_the_statements(
-    server: PostgresServer, tmp_path: Path
+    server: PostgresServer, tmp_path: Path, command_server: CommandServer
 ) -> None:
     run_sql(server.url("shop"), *[line for line in scripts()[0] if "PUBLICATION" not in line])
     run_sql(server.url("postgres"), *scripts()[1])
-    cdc = as_role(server, tmp_path)
+    cdc = as_role(server, tmp_path, command_server)
     refused = cdc.run("setup-source")
     assert refused.exit_code == 1
     assert "permission denied for database shop" in refused.error

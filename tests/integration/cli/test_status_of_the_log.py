@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from tests.support.command_line import CommandLine
-from tests.support.guarded import guarded_world
+from tests.support.command_server import CommandServer
+from tests.support.guarded import command_line, guarded_world
 
 
 def test_status_says_what_the_slot_keeps_back_and_gives_programs_nothing_but_rows(
-    database: str, store_url: str, tmp_path: Path
+    database: str, store_url: str, tmp_path: Path, command_server: CommandServer
 ) -> None:
     with guarded_world(tmp_path, database, store_url) as world:
-        line = CommandLine(folder=world.settings.folder, source_url=database, store_url=store_url)
+        line = command_line(world, command_server)
         line.write_settings()
         ended = line.run("status", "--json")
         slot = f"the slot {line.name} keeps back "

@@ -13,6 +13,7 @@ import pytest
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.file import load_settings
 from tests.support.command_line import CommandLine, consuming, query
+from tests.support.command_server import CommandServer
 from tests.support.event_files import NOBODY_LISTENS, merged_rows
 from tests.support.eventually import eventually
 from tests.support.pipelines import opened_pipeline
@@ -29,12 +30,12 @@ _OWNERS = "SELECT count(DISTINCT assignment_owner) FROM cdc.stream_partition"
 
 
 def test_the_newest_write_of_each_row_wins_though_shards_split_and_merge_and_consumers_are_killed(
-    kinesis_endpoint: str, tmp_path: Path, store_url: str
+    kinesis_endpoint: str, tmp_path: Path, store_url: str, command_server: CommandServer
 ) -> None:
     """Rows move between shards, and shards between consumers, so that nothing but the order of shards decides."""
     streams = KinesisStreams(endpoint=kinesis_endpoint)
     streams.create(shards=2)
-    cdc = CommandLine(folder=tmp_path, source_url=store_url, store_url=store_url)
+    cdc = CommandLine(folder=tmp_path, source_url=store_url, store_url=store_url, server=command_server)
     table = {"name": TABLE, "id": ["id"], "columns": {"id": "int", "note": "text"}}
     source = {"kind": "kinesis", "stream": streams.name, "reads_per_second": 50} | streams.server
     path = cdc.write_settings(source=source, tables=[table], slice_length="1s")

@@ -14,6 +14,7 @@ from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.operations.source_setup.sharing import Membership
 from cdc_pipeline.record import VERSION, TableName
 from tests.support.command_line import CommandLine, consuming, query
+from tests.support.command_server import CommandServer
 from tests.support.event_files import events_of
 from tests.support.eventually import eventually
 from tests.support.shards import KinesisStreams, MemoryStreams, ShardFeed, debezium_event
@@ -141,11 +142,11 @@ def test_a_consumer_of_a_shard_without_records_sets_no_time_back(feed: ShardFeed
 
 @pytest.mark.slow
 def test_every_record_is_registered_once_when_one_of_two_consumers_is_killed(
-    kinesis_endpoint: str, tmp_path: Path, store_url: str
+    kinesis_endpoint: str, tmp_path: Path, store_url: str, command_server: CommandServer
 ) -> None:
     streams = KinesisStreams(endpoint=kinesis_endpoint)
     streams.create(shards=4)
-    cdc = CommandLine(folder=tmp_path, source_url=store_url, store_url=store_url)
+    cdc = CommandLine(folder=tmp_path, source_url=store_url, store_url=store_url, server=command_server)
     source = {"kind": "kinesis", "stream": streams.name} | streams.server
     tables = [{**table, "name": f"shop.{table['name']}"} for table in TABLES]
     cdc.write_settings(source=source, tables=tables, slice_length="1s")
