@@ -29,12 +29,13 @@ from benchmarks.memory import LostRowsError
 from benchmarks.results import RowFigures
 from benchmarks.usage import peak_bytes
 from cdc_pipeline.settings import Settings
+from tests.support.aws import aws_client
 from tests.support.kafka import Topics, started_kafka
 from tests.support.mariadb import PASSWORD, USER, connected, fresh_mysql_database, run_mysql, started_mariadb
 from tests.support.pipelines import mysql_settings, opened_pipeline, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.s3 import ACCOUNT, started_moto
-from tests.support.shards import KinesisStreams, kinesis_client
+from tests.support.shards import KinesisStreams
 
 CLIENT = "client into nothing"
 TRANSACTION = 1_000
@@ -259,7 +260,7 @@ def _kinesis(bench: Bench, opened: ExitStack) -> KinesisStream:
     streams = KinesisStreams(endpoint=opened.enter_context(started_moto()))
     streams.create()
     source = {"kind": "kinesis", "stream": streams.name, "reads_per_second": 1_000, **streams.server}
-    client = kinesis_client(streams.endpoint)
+    client = aws_client("kinesis", streams.endpoint)
     return KinesisStream(streams=streams, settings=_settings(bench, opened, source), client=client)
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3.session
-
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.wiring import Pipeline
+from tests.support.aws import aws_client
 from tests.support.event_files import NOBODY_LISTENS
 from tests.support.memory_source import Change
 from tests.support.pipelines import opened_pipeline
@@ -71,5 +70,4 @@ class DynamodbArm:
         return [name for name in self._client().list_tables()["TableNames"] if name == self.name]
 
     def _client(self) -> Any:
-        client_of: Any = boto3.session.Session(region_name=REGION).client
-        return client_of("dynamodb", endpoint_url=self.endpoint)
+        return aws_client("dynamodb", self.endpoint)

@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3.session
-
 from cdc_pipeline.errors import SourceError, StreamDenied
 from cdc_pipeline.operations.source_setup.set_up import SetUp
 from cdc_pipeline.record import TableName
@@ -20,6 +18,7 @@ from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, Sha
 from cdc_pipeline.sources.kinesis.source import kinesis_source
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline
+from tests.support.aws import aws_client
 from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.pipelines import opened_pipeline
 from tests.support.s3 import REGION
@@ -186,12 +185,6 @@ def debezium_event(table: str, id_: int, note: str | None, *, operation: str = "
     return {"op": operation, **images, "source": {"db": "shop", "schema": schema, "table": name}}
 
 
-def kinesis_client(endpoint: str) -> Any:
-    """boto3's client of moto's server."""
-    client_of: Any = boto3.session.Session(region_name=REGION).client
-    return client_of("kinesis", endpoint_url=endpoint)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisStreams:
     """One stream of its own on a server that other tests use, too."""
@@ -205,15 +198,17 @@ class KinesisStreams:
         return {"endpoint": self.endpoint, "region": REGION}
 
     def create(self, shards: int = 1) -> None:
-        kinesis_client(self.endpoint).create_stream(StreamName=self.name, ShardCount=shards)
+        aws_client("kinesis", self.endpoint).create_stream(StreamName=self.name, ShardCount=shards)
         self.wait()
 
     def wait(self) -> None:
         """Until the server has finished what was asked of it."""
-        kinesis_client(self.endpoint).get_waiter("stream_exists").wait(StreamName=self.name, WaiterConfig={"Delay": 1})
+        aws_client("kinesis", self.endpoint).get_waiter("stream_exists").wait(
+            StreamName=self.name, WaiterConfig={"Delay": 1}
+        )
 
     def put(self, *events: Any, key: str = "default") -> None:
-        client = kinesis_client(self.endpoint)
+        client = aws_client("kinesis", self.endpoint)
         for event in events:
             data = event if isinstance(event, bytes) else json.dumps(event).encode()
             client.put_record(StreamName=self.name, Data=data, PartitionKey=key)
@@ -221,14 +216,14 @@ class KinesisStreams:
     def put_all(self, events: Mapping[str, Any]) -> None:
         """One event by partition key."""
         records = [{"Data": json.dumps(event).encode(), "PartitionKey": key} for key, event in events.items()]
-        kinesis_client(self.endpoint).put_records(StreamName=self.name, Records=records)
+        aws_client("kinesis", self.endpoint).put_records(StreamName=self.name, Records=records)
 
     def split(self) -> None:
         """Each open shard into two halves."""
         for shard in self._open_shards():
             first, last = (int(shard["HashKeyRange"][end]) for end in ("StartingHashKey", "EndingHashKey"))
             middle = str((first + last + 1) // 2)
-            kinesis_client(self.endpoint).split_shard(
+            aws_client("kinesis", self.endpoint).split_shard(
                 StreamName=self.name, ShardToSplit=shard["ShardId"], NewStartingHashKey=middle
             )
             self.wait()
@@ -237,16 +232,18 @@ class KinesisStreams:
         """Pairs of neighbours into one each."""
         shards = [shard["ShardId"] for shard in self._open_shards()]
         for left, right in zip(shards[::2], shards[1::2], strict=True):
-            kinesis_client(self.endpoint).merge_shards(
+            aws_client("kinesis", self.endpoint).merge_shards(
                 StreamName=self.name, ShardToMerge=left, AdjacentShardToMerge=right
             )
             self.wait()
 
     def _open_shards(self) -> list[Any]:
         """In the order of their hash keys."""
-        shards = kinesis_client(self.endpoint).list_shards(StreamName=self.name)["Shards"]
+        shards = aws_client("kinesis", self.endpoint).list_shards(StreamName=self.name)["Shards"]
         still_open = [each for each in shards if "EndingSequenceNumber" not in each["SequenceNumberRange"]]
         return sorted(still_open, key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]))
 
     def names(self) -> list[str]:
-        return [name for name in kinesis_client(self.endpoint).list_streams()["StreamNames"] if name == self.name]
+        return [
+            name for name in aws_client("kinesis", self.endpoint).list_streams()["StreamNames"] if name == self.name
+        ]

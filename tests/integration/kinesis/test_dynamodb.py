@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import boto3.session
 import pytest
 
 from cdc_pipeline.record import TableName
@@ -22,6 +21,7 @@ from cdc_pipeline.sources.dynamodb.client import DynamodbClient
 from cdc_pipeline.sources.dynamodb.records import TableRecords
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.wiring import Pipeline
+from tests.support.aws import aws_client
 from tests.support.debezium_lines import PLACEHOLDER
 from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.pipelines import opened_pipeline
@@ -43,8 +43,7 @@ class Items:
 
     @property
     def client(self) -> Any:
-        client_of: Any = boto3.session.Session(region_name=REGION).client
-        return client_of("dynamodb", endpoint_url=self.endpoint)
+        return aws_client("dynamodb", self.endpoint)
 
     def create(self, table: str, view: str | None = "NEW_AND_OLD_IMAGES") -> None:
         stream = {"StreamEnabled": True, "StreamViewType": view} if view else {"StreamEnabled": False}

@@ -20,7 +20,8 @@ from cdc_pipeline.sources.dynamodb.client import DynamodbClient
 from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
 from cdc_pipeline.sources.kinesis.client import KinesisClient, identity_of
 from cdc_pipeline.sources.kinesis.shards import Fetched, ShardClient
-from tests.support.shards import KinesisStreams, MemoryStreams, debezium_event, kinesis_client
+from tests.support.aws import aws_client
+from tests.support.shards import KinesisStreams, MemoryStreams, debezium_event
 
 ORDERS = "public.orders"
 
@@ -41,7 +42,7 @@ def test_shards_show_whom_they_came_from_and_records_their_order_and_time(
 ) -> None:
     client = KinesisClient(settings(**streams.server), tmp_path)
     streams.put(*(debezium_event(ORDERS, number, "new") for number in range(3)), b"", b"\xff", key='{"id": 1}')
-    server = kinesis_client(streams.endpoint)
+    server = aws_client("kinesis", streams.endpoint)
     first = client.describe(streams.name)
     assert first is not None
     assert (len(first.shards), first.retention) == (2, timedelta(hours=24))
@@ -81,7 +82,7 @@ def test_a_record_is_found_again_by_its_sequence_number(streams: KinesisStreams,
 
 def test_a_full_answer_is_not_the_end_of_the_shard(streams: KinesisStreams, tmp_path: Path) -> None:
     """The server says that it is 0 ms behind if the records left out arrived with the last one that it returned."""
-    client, server = KinesisClient(settings(**streams.server), tmp_path), kinesis_client(streams.endpoint)
+    client, server = KinesisClient(settings(**streams.server), tmp_path), aws_client("kinesis", streams.endpoint)
     server.put_record(StreamName=streams.name, Data=b"the first one", PartitionKey="one")
     for _ in range(20):  # the server takes the last two of the same request in one millisecond
         server.put_records(StreamName=streams.name, Records=[{"Data": b"{}", "PartitionKey": "one"}] * 500)
