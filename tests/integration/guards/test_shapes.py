@@ -11,6 +11,7 @@ import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
+from cdc_pipeline.wiring import Pipeline
 from snapshot.wiring import snapshot_runs
 from tests.crash.world import World, memory_lake
 from tests.support.guarded import begin_again, stopped_tables
@@ -72,17 +73,12 @@ class Shop:
             f"DELETE FROM orders WHERE id = {number // 20 + 4}",
         )
 
-    def rows(self) -> tuple[list[Row], list[Row]]:
+    def rows(self, cursor: psycopg2.extensions.cursor, pipeline: Pipeline) -> tuple[list[Row], list[Row]]:
         """Rows of lake and source, by id, in the columns that the source has: a dropped one is kept in the lake."""
-        with (
-            closing(psycopg2.connect(self.world.source_url, options="-c timezone=UTC")) as connection,
-            connection.cursor() as cursor,
-        ):
-            cursor.execute(f'SELECT * FROM {self.schema}.{self.change.table} ORDER BY id::text COLLATE "C"')
-            names = [column.name for column in cursor.description or ()]
-            in_source = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        with self.world.process() as pipeline:
-            rows = memory_lake(pipeline).rows(pipeline.lake_table(self.name))
+        cursor.execute(f'SELECT * FROM {self.schema}.{self.change.table} ORDER BY id::text COLLATE "C"')
+        names = [column.name for column in cursor.description or ()]
+        in_source = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        rows = memory_lake(pipeline).rows(pipeline.lake_table(self.name))
         visible = sorted((row for row in rows if not row["_cdc_deleted"]), key=lambda row: str(row["id"]))
         return [{name: row[name] for name in names} for row in visible], in_source
 
@@ -119,21 +115,32 @@ def follow(world: World, shops: dict[str, Shop], *, with_events: bool) -> dict[s
     take_due(world)
     taken = snapshots(world) - before
     assert stopped_tables(world) == {}
-    answered = {kind: shop.rows() for kind, shop in shops.items()}
+    answered = all_rows(world, shops)
     states = dict(world.store_query("SELECT schema_name, state FROM cdc.source_table"))
     for shop in shops.values():
         shop.write(40)
     assert stopped_tables(world) == {}
+    at_the_end = all_rows(world, shops)
     return {
         kind: Outcome(
             reason=stopped.get(shop.name),
             snapshots=taken[shop.schema],
             answered=answered[kind],
-            at_the_end=shop.rows(),
+            at_the_end=at_the_end[kind],
             state=states[shop.schema],
         )
         for kind, shop in shops.items()
     }
+
+
+def all_rows(world: World, shops: dict[str, Shop]) -> dict[str, tuple[list[Row], list[Row]]]:
+    """Of every kind of change. All are read by one process: to open another for each takes longer than the rows."""
+    with (
+        closing(psycopg2.connect(world.source_url, options="-c timezone=UTC")) as connection,
+        connection.cursor() as cursor,
+        world.process() as pipeline,
+    ):
+        return {kind: shop.rows(cursor, pipeline) for kind, shop in shops.items()}
 
 
 def start(world: World, shops: dict[str, Shop]) -> None:
