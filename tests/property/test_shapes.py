@@ -181,10 +181,10 @@ Arms = Callable[[LocalObjectStore, pytest.FixtureRequest], AbstractContextManage
 @pytest.mark.parametrize(
     ("arms", "seeds", "rounds", "dropped"),
     [
-        pytest.param(memory_arm, range(20), 12, "keep", id="memory-keep"),
-        pytest.param(memory_arm, range(20), 12, "drop", id="memory-drop"),
-        pytest.param(memory_arm, range(20, 100), 12, "keep", id="memory-keep-many", marks=pytest.mark.nightly),
-        pytest.param(memory_arm, range(20, 100), 12, "drop", id="memory-drop-many", marks=pytest.mark.nightly),
+        pytest.param(memory_arm, range(10), 12, "keep", id="memory-keep"),
+        pytest.param(memory_arm, range(10), 12, "drop", id="memory-drop"),
+        pytest.param(memory_arm, range(10, 100), 12, "keep", id="memory-keep-many", marks=pytest.mark.nightly),
+        pytest.param(memory_arm, range(10, 100), 12, "drop", id="memory-drop-many", marks=pytest.mark.nightly),
         pytest.param(spark_arm, range(1), 3, "keep", id="spark-keep", marks=pytest.mark.spark),
         pytest.param(spark_arm, range(1, 3), 8, "keep", id="spark-keep-many", marks=ON_SPARK_NIGHTLY),
         pytest.param(spark_arm, range(1), 8, "drop", id="spark-drop", marks=ON_SPARK_NIGHTLY),
