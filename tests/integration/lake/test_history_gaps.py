@@ -249,8 +249,15 @@ def test_a_late_value_gets_its_place_between_those_that_the_row_had_when_its_his
     assert found == {1: ("x", 30, None), 2: ("a", 30, None), 3: ("c", 31, None)}
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["with a history from before", "without one"])
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(
+    ("before", "ordered"),
+    [
+        pytest.param(True, False, id="with a history from before, in any order"),
+        pytest.param(True, True, id="with a history from before, ordered", marks=pytest.mark.nightly),
+        pytest.param(False, False, id="without one, in any order", marks=pytest.mark.nightly),
+        pytest.param(False, True, id="without one, ordered"),
+    ],
+)
 def test_a_row_that_was_incomplete_when_its_history_went_on_is_completed_in_it(
     lake: SparkLake, store: LocalObjectStore, *, before: bool, ordered: bool
 ) -> None:
