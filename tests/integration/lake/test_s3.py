@@ -146,6 +146,7 @@ def race_of_appends(rivalry: Rivalry, table: str, rounds: int, fault: Fault | No
     return sorted(row.id for row in rivalry.one.sql(f"SELECT id FROM {table}").collect())
 
 
+@pytest.mark.nightly
 def test_of_two_drivers_that_append_at_one_moment_no_commit_is_lost(rivalry: Rivalry, store: S3ObjectStore) -> None:
     assert race_of_appends(rivalry, place(store, "s3a"), rounds=1) == [1, 101]
     assert len(rivalry.commits) == 2
