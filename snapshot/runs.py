@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from threading import Event
 from typing import Any
 
@@ -16,6 +16,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from snapshot.hand_offs import PublishedRows, SlotOrder, from_json, to_json
 from snapshot.orchestrator import SnapshotOrchestrator
+from snapshot.patience import LONGEST_AWAY, Patience
 from snapshot.worker import SnapshotWorker
 
 log = structlog.get_logger()
@@ -30,7 +31,8 @@ class SnapshotRuns:
 
     `table_names`: returns the tables of these names, and all tables of pipeline.yml for no names; raises SettingsError
     for an unknown name. `set_up`: makes the source ready to read the tables; returns the tables that it refuses, each
-    with the reason. `worker`: builds the worker slot of this number.
+    with the reason. `worker`: builds the worker slot of this number. `longest_away`: so long a slot waits for a
+    metadata store that does not answer.
     """
 
     store: MetadataStore
@@ -38,11 +40,12 @@ class SnapshotRuns:
     set_up: Callable[[Sequence[TableName]], Mapping[TableName, CdcError]]
     orchestrator: SnapshotOrchestrator
     worker: Callable[[int], SnapshotWorker]
+    longest_away: timedelta = LONGEST_AWAY
 
     def take(self, tables: Sequence[TableName], *, slots: int) -> tuple[Snapshot, ...]:
         """Runs the orchestrator in this thread and the worker slots in others; returns the ended snapshots.
 
-        An error that ends a worker slot ends the run and is raised, except StoreAway.
+        An error that ends a worker slot ends the run and is raised.
         """
         since, stop = self.store.snapshot_history.now(), Event()
         with ThreadPoolExecutor(max_workers=slots) as threads:
@@ -57,21 +60,29 @@ class SnapshotRuns:
                 future.result()
         return snapshots
 
-    def _work(self, number: int, tables: Sequence[TableName], since: datetime, stop: Event) -> None:
+    def _work(
+        self,
+        number: int,
+        tables: Sequence[TableName],
+        since: datetime,
+        stop: Event,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
         """Builds the slot in its own thread: each thread has a Spark session of its own.
 
-        A slot that the metadata store did not answer begins again, as in Airflow. The orchestrator ends a run whose
-        store stays away.
+        Begins again when the metadata store did not answer. Raises StoreAway if it stays away. Returns the number of
+        tasks done since the slot last began.
         """
-        worker = self.worker(number)
+        worker, patience = self.worker(number), Patience(self.longest_away)
         while not stop.is_set():
             try:
-                worker.run(tables, since, stop)
+                return worker.run(tables, since, stop, check, patience.answered)
             except StoreAway as error:
+                patience.endure(error)
                 log.warning("worker slot begins again", slot=number, found=error.found)
+                check()
                 stop.wait(_STORE_AWAY_SECONDS)
-            else:
-                return
+        return 0
 
     def wanted(self, tables: Sequence[TableName]) -> tuple[TableName, ...]:
         """Returns the tables that need a snapshot now: they changed in a way that their stream does not show."""
@@ -150,12 +161,13 @@ class SnapshotRuns:
         return [to_json(self._published(names[found.table_id], found)) for found in snapshots]
 
     def work(self, order: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> int:
-        """Does tasks until every table has a snapshot that ended in this run; returns the number of tasks done.
+        """Does tasks until every table has a snapshot that ended in this run; returns how many, as in `_work`.
 
-        `check` raises an error if the orchestrator of the run does not go on.
+        `check` raises an error if the orchestrator of the run does not go on. A metadata store that is away for some
+        minutes does not end the slot: the retries of a scheduler would be spent sooner.
         """
         slot = from_json(SlotOrder, order)
-        return self.worker(slot.slot).run(self.table_names(slot.chosen), slot.since, Event(), check)
+        return self._work(slot.slot, self.table_names(slot.chosen), slot.since, Event(), check)
 
     def _published(self, name: TableName, found: Snapshot) -> PublishedRows:
         return PublishedRows(

@@ -58,18 +58,24 @@ class SnapshotWorker:
     on_step: OnStep
 
     def run(
-        self, tables: Sequence[TableName], since: datetime, stop: Event, check: Callable[[], None] = lambda: None
+        self,
+        tables: Sequence[TableName],
+        since: datetime,
+        stop: Event,
+        check: Callable[[], None] = lambda: None,
+        answered: Callable[[], None] = lambda: None,
     ) -> int:
         """Claims and does tasks until every table has a snapshot that ended at or after `since`, or `stop` is set.
 
         Returns the number of tasks done. `check` is called while there is no task; it raises an error if there is no
-        orchestrator any more.
+        orchestrator any more. `answered` is called whenever the metadata store has answered a look for tasks.
         """
         table_ids = [self.store.tables.table(name).table_id for name in tables]
         done, pause = 0, _SHORTEST_PAUSE_SECONDS
         while not stop.is_set():
             active = self.store.snapshots.active_snapshots(table_ids)
             task = self._claimed(active)
+            answered()
             if task is not None:
                 self._work(task, next(found for found in active if found.snapshot_id == task.snapshot_id))
                 done, pause = done + 1, _SHORTEST_PAUSE_SECONDS

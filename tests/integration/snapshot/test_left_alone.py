@@ -1,6 +1,7 @@
 """An orchestrator without worker slots, and a worker slot without an orchestrator, end as soon as they are told."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -137,6 +138,30 @@ def test_a_worker_slot_begins_again_behind_a_metadata_store_that_was_away(world:
         ended = snapshot_runs(pipeline, poll_interval=POLL).take(world.tables, slots=1)
     assert {found.state for found in ended} == {SnapshotState.PUBLISHED}
     assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
+
+
+def test_a_worker_slot_of_airflow_does_so_too_and_spends_no_retry(world: World) -> None:
+    with world.process(away_at("snapshot_task.claim", 1, 3)) as pipeline, ThreadPoolExecutor() as threads:
+        set_up_and_consume(pipeline)
+        runs = snapshot_runs(pipeline, poll_interval=POLL)
+        (order,) = runs.begin([], 1)
+        slot = threads.submit(runs.work, order)
+
+        def goes_on() -> None:
+            if slot.done():
+                slot.result()
+
+        assert len(runs.orchestrate([order], goes_on)) == len(world.tables)
+        assert slot.result() > 0
+    assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
+
+
+def test_a_worker_slot_whose_metadata_store_stays_away_ends_the_run(world: World) -> None:
+    with world.process(away_at("snapshot_task.claim", 1)) as pipeline:
+        set_up_and_consume(pipeline)
+        runs = replace(snapshot_runs(pipeline, poll_interval=POLL), longest_away=timedelta(0))
+        with pytest.raises(StoreAway):
+            runs.take(world.tables, slots=1)
 
 
 def test_a_metadata_store_that_stays_away_ends_the_run(world: World) -> None:
