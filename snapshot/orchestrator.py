@@ -23,6 +23,7 @@ from cdc_pipeline.sources.protocol import TableCopy
 from snapshot.cutoff import abandon_exports, abandoned, copies_files, create_snapshot, run_of
 from snapshot.exports import SnapshotRows
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
+from snapshot.patience import LONGEST_AWAY, Patience
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
 log = structlog.get_logger()
@@ -31,6 +32,7 @@ _BUSY_SECONDS = 0.5
 _FIRST_LOOKS = 20
 """So often the first try looks for leases while it holds others: for ten seconds."""
 _SHORTEST_PAUSE_SECONDS = 0.1
+_AWAY_PAUSE_SECONDS = 10.0
 _MOST_FAILURES = 3
 _PURPOSE = "snapshot"
 """The purpose that positions of the source are held for."""
@@ -50,7 +52,7 @@ class SnapshotOrchestrator:
     new_id: Callable[[], UUID]
     found: dict[str, FoundTable] = field(default_factory=dict)
     """By snapshot id, the table that is being exported, as of its cutoff."""
-    longest_away: timedelta = timedelta(minutes=5)
+    longest_away: timedelta = LONGEST_AWAY
     """A metadata store that does not answer for so long ends a run that exports: its rows are lost with the cutoff."""
 
     def run(
@@ -86,23 +88,22 @@ class SnapshotOrchestrator:
 
         After each change it looks again soon, and then more and more seldom, up to the poll interval: small tables are
         done within a second, and large ones take hours. It works at most a third of the time. What failed is tried
-        again after the whole poll interval. So is a look at a metadata store that is away, while an export needs the
-        cutoff; any other run can go on where this one ends.
+        again after the whole poll interval. A metadata store that is away is looked at again after ten seconds at most,
+        while an export needs the cutoff; any other run can go on where this one ends.
         """
-        failures = Counter[str]()
-        answered = time.monotonic()
-        longest = self.poll_interval.total_seconds()
-        pause = 0.0
+        failures, patience = Counter[str](), Patience(self.longest_away)
+        longest, pause = self.poll_interval.total_seconds(), 0.0
         while not stop.wait(pause) and not all(map(_has_ended, snapshots)):
             began, known, before = time.monotonic(), failures.total(), snapshots
             try:
                 snapshots = [self._advanced(each, failures) for each in snapshots]
-                answered = time.monotonic()
+                patience.answered()
             except StoreAway as error:
-                if not _any_exports(snapshots) or began - answered >= self.longest_away.total_seconds():
+                if not _any_exports(snapshots):
                     raise
+                patience.endure(error)
                 log.warning("the metadata store is away", found=error.found)
-                pause = longest
+                pause = min(longest, _AWAY_PAUSE_SECONDS)
                 continue
             if not _any_exports(snapshots):
                 holding.close()
@@ -247,7 +248,7 @@ class SnapshotOrchestrator:
             case SnapshotState.STAGING:
                 return self._after(snapshot, TaskKind.STAGE, self._plan_compaction)
             case SnapshotState.COMPACTING:
-                return self._after(snapshot, TaskKind.COMPACT, self._announce)
+                return self._after(snapshot, TaskKind.COMPACT, lambda done: self._moved(done, SnapshotState.PUBLISHING))
             case SnapshotState.PUBLISHING:
                 with suppress(LeaseBusy):
                     return self.staging_to_lake.publish(snapshot)
@@ -279,9 +280,6 @@ class SnapshotOrchestrator:
         self.work.lake.create_table(self.staging_to_lake.table(snapshot), snapshot_id=snapshot.snapshot_id)
         tasks.add_tasks(snapshot.snapshot_id, plan)
         return self._moved(snapshot, SnapshotState.COMPACTING)
-
-    def _announce(self, snapshot: Snapshot) -> Snapshot:
-        return self._moved(snapshot, SnapshotState.PUBLISHING)
 
     def _moved(self, snapshot: Snapshot, state: SnapshotState) -> Snapshot:
         return self.work.store.snapshots.set_snapshot_state(snapshot.snapshot_id, state, seen=snapshot.state)

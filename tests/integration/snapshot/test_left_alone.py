@@ -87,10 +87,10 @@ class Looks(Event):
 
     def __init__(self, look: Callable[[int], bool]) -> None:
         super().__init__()
-        self.look, self.number = look, 0
+        self.look, self.number, self.pauses = look, 0, list[float]()
 
     def wait(self, timeout: float | None = None) -> bool:
-        del timeout
+        self.pauses.append(timeout or 0.0)
         self.number += 1
         return self.look(self.number)
 
@@ -170,6 +170,18 @@ def test_a_metadata_store_that_stays_away_ends_the_run(world: World) -> None:
         orchestrator = replace(snapshot_orchestrator(pipeline, poll_interval=POLL), longest_away=timedelta(0))
         with pytest.raises(StoreAway):
             orchestrator.run(world.tables, Event())
+
+
+def test_a_pause_between_two_looks_is_no_time_for_which_the_metadata_store_was_away(world: World) -> None:
+    """The look before was longer ago than the store may be away. The next one comes soon."""
+    looks = Looks(lambda number: number > 4)
+    with world.process(away_at("snapshot_task.count", 4)) as pipeline:
+        set_up_and_consume(pipeline)
+        orchestrator = snapshot_orchestrator(pipeline, poll_interval=timedelta(minutes=10))
+        orchestrator = replace(orchestrator, longest_away=timedelta(microseconds=1))
+        assert {found.state for found in orchestrator.run(world.tables, looks)} == {SnapshotState.EXPORTING}
+    before, behind = looks.pauses[1:3]
+    assert (before < 1, behind) == (True, 10)
 
 
 def test_a_run_whose_tables_are_busy_by_turns_begins_all_the_same(world: World) -> None:
