@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch, StoreAway
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, SnapshotError, StaleEpoch, StoreAway
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.operations.source_setup.registered import known_table
@@ -53,7 +53,7 @@ class SnapshotOrchestrator:
     found: dict[str, FoundTable] = field(default_factory=dict)
     """By snapshot id, the table that is being exported, as of its cutoff."""
     longest_away: timedelta = LONGEST_AWAY
-    """A metadata store that does not answer for so long ends a run that exports: its rows are lost with the cutoff."""
+    """A store, of metadata or objects, that is away for so long ends a run that exports: its rows are lost with it."""
 
     def run(
         self, tables: Sequence[TableName], stop: Event, check: Callable[[], None] = lambda: None
@@ -88,8 +88,8 @@ class SnapshotOrchestrator:
 
         After each change it looks again soon, and then more and more seldom, up to the poll interval: small tables are
         done within a second, and large ones take hours. It works at most a third of the time. What failed is tried
-        again after the whole poll interval. A metadata store that is away is looked at again after ten seconds at most,
-        while an export needs the cutoff; any other run can go on where this one ends.
+        again after the whole poll interval. A store that is away is looked at again after ten seconds at most, while an
+        export needs the cutoff; any other run can go on where this one ends.
         """
         failures, patience = Counter[str](), Patience(self.longest_away)
         longest, pause = self.poll_interval.total_seconds(), 0.0
@@ -98,11 +98,11 @@ class SnapshotOrchestrator:
             try:
                 snapshots = [self._advanced(each, failures) for each in snapshots]
                 patience.answered()
-            except StoreAway as error:
+            except (StoreAway, ObjectStoreAway) as error:
                 if not _any_exports(snapshots):
                     raise
                 patience.endure(error)
-                log.warning("the metadata store is away", found=error.found)
+                log.warning("a store is away", found=error.found)
                 pause = min(longest, _AWAY_PAUSE_SECONDS)
                 continue
             if not _any_exports(snapshots):
@@ -250,7 +250,7 @@ class SnapshotOrchestrator:
             case SnapshotState.COMPACTING:
                 return self._after(snapshot, TaskKind.COMPACT, lambda done: self._moved(done, SnapshotState.PUBLISHING))
             case SnapshotState.PUBLISHING:
-                with suppress(LeaseBusy):
+                with suppress(LeaseBusy, StaleEpoch):  # the next look finds what the other process has done
                     return self.staging_to_lake.publish(snapshot)
                 return snapshot
             case SnapshotState.PUBLISHED | SnapshotState.FAILED | SnapshotState.ABANDONED:

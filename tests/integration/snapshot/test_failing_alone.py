@@ -10,7 +10,7 @@ from threading import get_ident
 
 import pytest
 
-from cdc_pipeline.errors import LakeAway, LakeError, UsageError
+from cdc_pipeline.errors import LakeAway, LakeError, ObjectStoreAway, UsageError
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
@@ -70,6 +70,21 @@ class ForgetfulLake(MemoryLake):
         if fails:
             self._times -= 1
             raise LakeError("Spark failed")
+        return version
+
+
+class TakenOverLake(MemoryLake):
+    """Another process had the lease of the table `things` while it was published, once."""
+
+    def __init__(self, objects: ObjectStore, on_step: OnStep, store_url: str) -> None:
+        super().__init__(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
+        self._store_urls = [store_url]
+
+    def publish(self, table: LakeTable, content: LakePublication) -> int:
+        version = super().publish(table, content)
+        if table.name.table == "things" and self._store_urls:
+            taken = "SET epoch = epoch + 1, expires_at = clock_timestamp()"
+            run_sql(self._store_urls.pop(), f"UPDATE cdc.lease {taken} WHERE table_id = 1")
         return version
 
 
@@ -170,6 +185,20 @@ def test_a_table_that_the_lake_refuses_fails_alone(world: World, error: Exceptio
 def test_a_table_that_the_lake_refuses_for_a_moment_is_published(world: World) -> None:
     states = snapshot_states(world, LakeError("Spark failed"), times=2)
     assert {state for state, _ in states.values()} == {"published"}
+
+
+def test_an_object_store_that_is_away_for_a_moment_costs_no_rows_that_others_export(world: World) -> None:
+    states = snapshot_states(world, ObjectStoreAway("nobody answers"), times=1)
+    assert {state for state, _ in states.values()} == {"published"}
+    assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
+
+
+def test_a_lease_that_was_taken_while_a_table_was_published_ends_no_run(world: World) -> None:
+    states = states_over(world, lambda objects, on_step: TakenOverLake(objects, on_step, world.store_url))
+    assert {state for state, _ in states.values()} == {"published"}
+    assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
+    go_on(world)
+    check(world)
 
 
 def test_a_lake_that_is_away_fails_no_table_and_the_next_run_goes_on(world: World) -> None:
