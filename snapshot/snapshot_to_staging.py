@@ -170,11 +170,13 @@ class SnapshotToStaging:
 def _runs(batches: Iterable[pa.RecordBatch], run_bytes: int) -> Iterator[pa.Table]:
     """Yields the rows in tables of at least `run_bytes`, except the last one. Yields nothing for no rows."""
     run: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
         run.append(batch)
-        if sum(each.nbytes for each in run) >= run_bytes:
+        size += batch.nbytes
+        if size >= run_bytes:
             yield pa.Table.from_batches(run)
-            run = []
+            run, size = [], 0
     if any(batch.num_rows for batch in run):
         yield pa.Table.from_batches(run)
 

@@ -10,10 +10,13 @@ from cdc_pipeline.wiring.adapters import open_exported_files
 from snapshot.exports import Export, SnapshotRows
 from snapshot.orchestrator import SnapshotOrchestrator
 from snapshot.runs import SnapshotRuns
+from snapshot.snapshot_to_staging import RUN_BYTES
 from snapshot.staging_to_lake import StagingToLake
 from snapshot.worker import SnapshotWorker
 
 _IDLE_WAIT = timedelta(seconds=1)
+_IN_MEMORY = 2
+"""Rows have up to so many times their bytes of the source in memory, large values that are stored elsewhere apart."""
 _PATTERN = frozenset("*?[")
 
 
@@ -69,6 +72,7 @@ def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
         objects=pipeline.objects,
         staging_to_lake=StagingToLake(work=pipeline.table_work),
         on_step=pipeline.on_step,
+        partitioned_run_bytes=max(RUN_BYTES, _IN_MEMORY * pipeline.settings.snapshot.snapshot_file_bytes),
     )
 
 

@@ -24,7 +24,7 @@ from cdc_pipeline.sources.event_texts import snapshot_row_payload, with_numbers
 from cdc_pipeline.steps import OnStep
 from snapshot.exports import OpensCopies
 from snapshot.hand_offs import CompactedFiles, SnapshotFile, StagedFiles, StagedPartition, input_of, to_json
-from snapshot.snapshot_to_staging import SnapshotToStaging
+from snapshot.snapshot_to_staging import RUN_BYTES, SnapshotToStaging
 from snapshot.staging_to_lake import StagingToLake
 
 log = structlog.get_logger()
@@ -45,7 +45,8 @@ class Done:
 class SnapshotWorker:
     """A worker slot. Safe to kill at any step: another slot claims its task once the task lease has expired.
 
-    `idle_wait`: the longest pause between two looks for a task.
+    `idle_wait`: the longest pause between two looks for a task. `partitioned_run_bytes`: the `run_bytes` of a table
+    with data partitions, each of which gets a file per run.
     """
 
     slot: str
@@ -56,6 +57,7 @@ class SnapshotWorker:
     objects: ObjectStore
     staging_to_lake: StagingToLake
     on_step: OnStep
+    partitioned_run_bytes: int = RUN_BYTES
 
     def run(
         self,
@@ -146,6 +148,7 @@ class SnapshotWorker:
             source=self.source,
             objects=self.objects,
             on_step=self.on_step,
+            run_bytes=self.partitioned_run_bytes if table.partition_by else RUN_BYTES,
         )
 
     def _export(self, task: SnapshotTask, snapshot: Snapshot) -> Done:

@@ -54,9 +54,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 Duration = Annotated[
-    timedelta,
-    BeforeValidator(parse_duration),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"}),
+    timedelta, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"})
 ]
 
 StreamPartitions = Annotated[
@@ -108,7 +106,9 @@ class SnapshotSettings(Frozen):
     concurrency: int = Field(
         default=2, ge=1, le=64, description="worker slots: tasks of a snapshot that run side by side; at most 64"
     )
-    snapshot_file_bytes: int = Field(default=32 << 20, ge=1 << 13, description="source bytes of one snapshot data file")
+    snapshot_file_bytes: int = Field(
+        default=32 << 20, ge=1 << 13, description="source bytes of a snapshot data file; a slot may hold four times it"
+    )
     target_file_bytes: int = Field(
         default=128 << 20, ge=1 << 10, description="size of the lake's files that a snapshot writes, compressed"
     )

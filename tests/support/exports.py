@@ -35,6 +35,7 @@ class ExportedTables:
     source: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
     table: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: Mapping[str, Any] = field(default_factory=dict)
     spark_url: str = NOBODY_LISTENS
     make_lake: LakeFactory | None = make_lake
     s3: str = ""
@@ -50,6 +51,7 @@ class ExportedTables:
         ]
         source = {"kind": "change_files", "path": "files", "folder": "{table}", "list_every": "1s", **self.source}
         document = {"folder": self.folder, "name": "shop", "lake": "lake", "slice_length": "1h"}
+        document["snapshot"] = dict(self.snapshot)
         server = {"endpoint": self.s3, "region": REGION, "path_style": True} if self.s3 else {}
         return Settings.model_validate(document | {"source": source, "tables": listed, "object_store": server})
 
