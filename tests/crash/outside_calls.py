@@ -63,6 +63,7 @@ BY_LIBRARY = {
         {
             "checkpoint",
             "collect",
+            "config",
             "create",
             "createOrReplaceTempView",
             "dropTempView",
@@ -83,7 +84,9 @@ BY_LIBRARY = {
     ),
     "sqlalchemy": frozenset({"begin", "connect", "execute", "raw_connection", "scalar", "scalars"}),
 }
-"""Methods that reach outside in modules that import the library; `set` and `unset` of a session's conf."""
+"""Methods that reach outside in modules that import the library."""
+OWNERS = {"set": "conf", "unset": "conf", "config": "client"}
+"""Of some methods only those of a session's conf or client."""
 STEPS = frozenset({"step", "transaction"})
 _NAME = re.compile(r"[a-z_]+\.[a-z_]+")
 
@@ -178,7 +181,7 @@ def _reaches_outside(call: ast.Call, module: Module) -> bool:
         or (name in OBJECT_STORE and owner in STORES)
         or (name in STREAM and owner in STREAMS)
         or (
-            (name not in {"set", "unset"} or owner == "conf")
+            owner == OWNERS.get(name, owner)
             and any(module.imports(library) and name in names for library, names in BY_LIBRARY.items())
         )
     )

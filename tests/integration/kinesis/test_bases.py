@@ -41,12 +41,12 @@ def test_ended_shards_are_taken_from_the_base_before(feed: ShardFeed) -> None:
     feed.write(ORDERS, 1, "a")
     feed.write(ORDERS, 2, "a", shard="shard-1")
     feed.consume()
-    feed.streams.replace_shards(ORDERS, ("shard-0",))
+    feed.streams.replace_shards(ORDERS, ("shard-0",), "shard-2")
     write_cuts(feed, 3, 4, 5)
     first, _ = put_base(feed)
     write_cuts(feed, 6, 7, 8)
     second, read = put_base(feed)
     assert read == 1
-    assert [PARTITION_ENDED in part.last_position for part in second.partitions] == [True, False]
+    assert [PARTITION_ENDED in part.last_position for part in second.partitions] == [True, False, False]
     assert first.partitions[0] == second.partitions[0]
     assert first.partitions[1].next_offset < second.partitions[1].next_offset
