@@ -56,10 +56,14 @@ class OtherShards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOpening:
-    """How shards are read: `pause` between two reads of one, and what a line of theirs means."""
+    """How shards are read: `pause` between two reads of one, and what a line of theirs means.
+
+    `look_every`: between two looks for new shards.
+    """
 
     listed: tuple[TableSettings, ...]
     pause: timedelta
+    look_every: timedelta
     decode: Decode
     clock: Callable[[], datetime]
 
@@ -89,6 +93,7 @@ class ShardOpening:
             shown=others.shown,
             awaits=bool(awaited),
             is_to_open=lambda: bool(awaited) and others.are_ended(awaited),
+            look_every=self.look_every,
             inner=inner,
         )
 

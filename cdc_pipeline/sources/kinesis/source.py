@@ -29,7 +29,7 @@ class ShardSource(EventsAlone):
 
     `stream_of`: the name of a table's stream. `connect` returns a client, which connects at its first call. `unfit`:
     why a table of pipeline.yml cannot be read at all. `begins_kept`: a stream that was never read begins with what it
-    still keeps. `pause`: between two reads of a shard.
+    still keeps. `pause`: between two reads of a shard. `look_every`: between two looks for new shards.
     """
 
     stream_of: Callable[[TableName], str]
@@ -39,6 +39,7 @@ class ShardSource(EventsAlone):
     pause: timedelta
     unfit: Mapping[TableName, str] = field(default_factory=dict)
     clock: Callable[[], datetime] = utc_now
+    look_every: timedelta = timedelta(seconds=30)
 
     @property
     def capabilities(self) -> SourceCapabilities:
@@ -62,7 +63,13 @@ class ShardSource(EventsAlone):
         return ShardSurvey(
             kind=self.kind,
             begins_kept=self.begins_kept,
-            opening=ShardOpening(listed=self.tables, pause=self.pause, decode=self.decode_line, clock=self.clock),
+            opening=ShardOpening(
+                listed=self.tables,
+                pause=self.pause,
+                look_every=self.look_every,
+                decode=self.decode_line,
+                clock=self.clock,
+            ),
             connect=self.connect,
             listed=self.tables,
             progress=progress,

@@ -20,7 +20,6 @@ from cdc_pipeline.sources.protocol import EventBatch
 
 log = structlog.get_logger()
 
-_CHECK_SECONDS = 30.0
 _AWAIT_SECONDS = 2.0
 """Between two looks at what other consumers registered of the shards before those of this consumer."""
 _NOW = timedelta(0)
@@ -36,6 +35,8 @@ class ShardLines(PartitionLines):
         super().__init__(records, decode)
         self.records = records
         self.parents: Sequence[ShardLines] = ()
+        self.has_nothing_to_register = records.is_ended
+        """The server said at the opening that the last registered record is the shard's last."""
         self._begin = begin
         self._has_begun = False
 
@@ -70,7 +71,8 @@ class ShardsStream:
     """Implements `ChangeStream` for shards.
 
     `streams`: names of the streams, whose shards are watched for some that are not in `shown`. `awaits`: a shard of
-    this reader waits for another consumer; `is_to_open`: it can be read now. `inner` turns lines into batches.
+    this reader waits for another consumer; `is_to_open`: it can be read now. `look_every`: between two looks at the
+    streams. `inner` turns lines into batches.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class ShardsStream:
         shown: frozenset[str],
         awaits: bool,
         is_to_open: Callable[[], bool],
+        look_every: timedelta,
         inner: DebeziumStream,
     ) -> None:
         self._client = client
@@ -92,15 +95,23 @@ class ShardsStream:
         self._is_to_open = is_to_open
         self._inner = inner
         self.position = inner.position
-        self._next_check = time.monotonic() + _CHECK_SECONDS
+        self._look_seconds = look_every.total_seconds()
+        self._next_check = time.monotonic() + self._look_seconds
         self._next_await = time.monotonic() + _AWAIT_SECONDS
 
     def read(self, wait: timedelta) -> EventBatch | None:
-        """Raises StreamMoved when a shard can be read that waited for another consumer."""
+        """Raises StreamMoved when a shard can be read that waited for another consumer.
+
+        For a shard without anything to register, `check` may never be called. So while it lacks a successor, this looks
+        for one: raises StreamMoved if there is one or the stream is not shown, PartitionFailed if there is none yet.
+        """
         if time.monotonic() >= self._next_await:
             self._next_await = time.monotonic() + _AWAIT_SECONDS
             if self._is_to_open():
                 raise StreamMoved("a shard was read to its end", remedy="the consumer reads the one that follows it")
+        ended = (each for each in self._lines.values() if each.has_nothing_to_register)
+        if self._is_check_due and self._lacks_successors(ended):
+            self._check_shards(is_needed=False)
         batch = self._read()
         if batch is not None:
             return batch
@@ -176,7 +187,7 @@ class ShardsStream:
 
     def _check_shards(self, *, is_needed: bool) -> None:
         """`is_needed`: the end of a shard is to be registered. New ones wait until after that, if others are left."""
-        self._next_check = time.monotonic() + _CHECK_SECONDS
+        self._next_check = time.monotonic() + self._look_seconds
         can_wait = is_needed and not all(each.is_done for each in self._lines.values())
         for name in self._streams:
             try:

@@ -35,6 +35,7 @@ class ShardReads:
     refused: list[str] = field(default_factory=list)
     position: int = 0
     asked: list[Collection[int] | None] = field(default_factory=list)
+    look_every: timedelta = timedelta(seconds=30)
 
     def identity(self) -> StreamIdentity | None:
         return None
@@ -52,7 +53,7 @@ class ShardReads:
     def survey(self) -> ShardSurvey:
         settings = KinesisSource(kind="kinesis", stream="{schema}.{table}", reads_per_second=1_000)
         source = kinesis_source(settings, stream="shop", tables=(KEYLESS,), connect=lambda: self.streams)
-        return replace(source, clock=lambda: self.streams.now).survey(self)
+        return replace(source, clock=lambda: self.streams.now, look_every=self.look_every).survey(self)
 
     def start(self, survey: ShardSurvey) -> StreamStart:
         first = PartitionProgress(offset=survey.first_offset)

@@ -1,0 +1,81 @@
+"""Shards that the server lists later than it closes those before them."""
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+
+from cdc_pipeline.errors import PartitionFailed, StreamMoved
+from cdc_pipeline.sources.kinesis.shards import ShardStream
+from tests.support.shards import MemoryStreams
+from tests.unit.sources.test_shards import STREAM, ShardReads
+
+NOW = timedelta(0)
+
+
+@dataclass(slots=True, kw_only=True)
+class LastShown(MemoryStreams):
+    """Names the last record of a closed shard, as DynamoDB does. `hides`: children are not listed."""
+
+    hides: bool = False
+
+    def describe(self, name: str) -> ShardStream | None:
+        found = MemoryStreams.describe(self, name)
+        if found is None:
+            return None
+        ends = {
+            shard: each.records[-1].sequence
+            for shard, each in self.streams[name].items()
+            if each.is_closed and each.records
+        }
+        return replace(
+            found,
+            shards={
+                shard: replace(each, last=ends.get(shard, ""))
+                for shard, each in found.shards.items()
+                if not (self.hides and each.parents)
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedReads:
+    """One of two shards closes after everything was registered, and its child is not listed yet."""
+
+    streams: LastShown
+    reads: ShardReads
+
+    def read_on(self, *, lists: bool) -> None:
+        """A consumer opens the stream now and reads for a while. `lists`: the child is listed once it is open."""
+        survey = self.reads.survey()
+        with closing(survey.open(self.reads.start(survey))) as stream:
+            self.streams.hides = not lists
+            for _ in range(9):
+                stream.read(timedelta(milliseconds=5))
+
+
+@pytest.fixture
+def closed() -> ClosedReads:
+    streams = LastShown(hides=True)
+    reads = ShardReads(streams=streams, look_every=NOW)
+    reads.send("shard-0", 1_100)
+    reads.send("shard-9", 1_200)
+    reads.run()
+    streams.replace_shards(STREAM, ("shard-0",), "shard-1")
+    return ClosedReads(streams=streams, reads=reads)
+
+
+def test_a_shard_whose_end_was_known_at_the_opening_stops_until_its_child_is_listed(closed: ClosedReads) -> None:
+    """There is nothing of it to register, so no cut looks for the child."""
+    with pytest.raises(PartitionFailed, match=r"shop\.ev shard-0 has ended, and the server lists no shard"):
+        closed.read_on(lists=False)
+
+
+def test_a_child_is_read_that_is_listed_after_the_opening(closed: ClosedReads) -> None:
+    """Nothing else may come that would be registered, so nobody is waited for."""
+    with pytest.raises(StreamMoved, match=r"shop\.ev shard-1 is new"):
+        closed.read_on(lists=True)
+    closed.reads.send("shard-1", 1_300)
+    closed.reads.run()
+    assert closed.reads.notes == ["1 1100", "1 1200", "1 1300"]
