@@ -106,9 +106,9 @@ class ConsumerRuns:
     def _read_share(self, membership: Membership, stop: Event, beat: Beat) -> None:
         """Reads this consumer's share of the stream partitions until it changes. One that fails is left out."""
 
-        def look() -> None:
+        def look(consumer: Consumer) -> None:
             beat()
-            membership.check()
+            membership.check(consumer.position)
 
         if not membership.wait_for_share(stop, beat):
             return
@@ -117,7 +117,7 @@ class ConsumerRuns:
                 self.registered.kept_alarm(self.opening.owner),
                 self.opening.opened(membership.take) as consumer,
             ):
-                stream_to_slices(consumer, stop.is_set, look)
+                stream_to_slices(consumer, stop.is_set, lambda: look(consumer))
         except PartitionFailed as error:
             pause = membership.set_aside(error.stream_partition)
             log.warning("stream partition stopped", found=error.found, remedy=error.remedy, next_try_seconds=pause)

@@ -25,24 +25,38 @@ _ASIDE_SECONDS, _LONGEST_ASIDE_SECONDS = 30.0, 600.0
 
 @dataclass(slots=True, kw_only=True)
 class Membership:
-    """One consumer among those of a stream. A thread of its own keeps it alive (`joined`)."""
+    """One consumer among those of a stream. A thread of its own keeps it alive (`joined`).
+
+    Stream partitions that failed are tried again one by one. After one fails, none is tried until a cut has ended:
+    however many fail, and however long a slice takes, what the others hold is registered between two tries.
+    """
 
     store: MetadataStore
     stream: str
     owner: str
+    clock: Callable[[], float] = time.monotonic
     _share: frozenset[int] = frozenset()
     _aside: dict[int, float] = field(default_factory=dict)
     """Stream partitions that failed, and when they are tried again."""
     _failed: dict[int, tuple[float, float]] = field(default_factory=dict)
     """For how long each was left out the last time, in seconds, and until when."""
+    _may_try: bool = False
+    """A cut has ended since one failed."""
+    _taken_at: float = 0.0
+    _cut_end: int | None = None
     _read: frozenset[int] = frozenset()
     _progress: float = field(default_factory=time.monotonic)
     _one_at_a_time: Lock = field(default_factory=Lock)
 
     def take(self, first_offset: str) -> Assignment:
         """Takes the consumer's share. Raises StreamMoved if nothing is left for it."""
-        now = time.monotonic()
-        self._aside = {number: until for number, until in self._aside.items() if until > now}
+        self._taken_at, self._cut_end = self.clock(), None
+        tried = self._tried()
+        self._aside = {
+            number: until
+            for number, until in self._aside.items()
+            if number not in tried and (until > self._taken_at or number in self._share)
+        }
         with self._one_at_a_time:
             assignment = self.store.consumers.take_share(
                 self.stream, owner=self.owner, lifetime=LIFETIME, first_offset=first_offset, without=self._aside
@@ -54,10 +68,17 @@ class Membership:
         log.info("stream partitions taken", stream=self.stream, stream_partitions=sorted(self._read))
         return assignment
 
-    def check(self) -> None:
-        """Raises StreamMoved if this consumer is to read other stream partitions than it does. Call it in the loop."""
-        self._progress = now = time.monotonic()
-        if self._share - self._aside.keys() != self._read or any(until <= now for until in self._aside.values()):
+    def check(self, cut_end: int) -> None:
+        """Raises StreamMoved if this consumer is to read other stream partitions than it does. Call it in the loop.
+
+        `cut_end`: the stream position of the end of its last cut. A stream partition is tried at the earliest half a
+        minute after the opening, in which one that was tried before it has most likely failed, if it does.
+        """
+        self._progress = time.monotonic()
+        self._may_try |= cut_end != (cut_end if self._cut_end is None else self._cut_end)
+        self._cut_end = cut_end
+        is_try_due = self.clock() >= self._taken_at + _ASIDE_SECONDS and self._tried()
+        if is_try_due or self._share - self._aside.keys() != self._read:
             raise StreamMoved(
                 f"this consumer reads the stream partitions {sorted(self._read)}",
                 expected=f"{sorted(self._share)}, its share among the consumers that are alive",
@@ -69,7 +90,7 @@ class Membership:
         while not stop.is_set():
             self._progress = time.monotonic()
             self.keep_alive()
-            if self._share - {number for number, until in self._aside.items() if until > self._progress}:
+            if self._tried() or self._share - self._aside.keys():
                 return True
             beat()
             stop.wait(_BEAT_SECONDS)
@@ -81,13 +102,23 @@ class Membership:
         Half a minute, and twice as long as before if it fails again: each try costs the others what they have read and
         not registered.
         """
-        now = time.monotonic()
+        now, self._may_try = self.clock(), False
         before, until = self._failed.get(stream_partition, (0.0, 0.0))
         is_again = now < until + _LONGEST_ASIDE_SECONDS
         seconds = min(2 * before, _LONGEST_ASIDE_SECONDS) if before and is_again else _ASIDE_SECONDS
         self._failed[stream_partition] = seconds, now + seconds
         self._aside[stream_partition] = now + seconds
         return seconds
+
+    def _tried(self) -> frozenset[int]:
+        """Returns the stream partition that failed and is read again by an opening now: that which is due for longest.
+
+        Empty if none is. If all have failed, no cut comes, and none is waited for.
+        """
+        now = self.clock()
+        due = sorted((until, number) for number, until in self._aside.items() if until <= now and number in self._share)
+        may_try = self._may_try or self._share <= self._aside.keys()
+        return frozenset(number for _, number in due[:1] if may_try)
 
     def keep_alive(self) -> None:
         with self._one_at_a_time:

@@ -227,14 +227,14 @@ class TopicRecords:
                 f"the broker refuses to send {name}: {error.str()}",
                 stream_partition=self._number(part),
                 expected="a user who may read the topic",
-                remedy="give source.username the right to read it: the consumer tries again within ten minutes",
+                remedy="give source.username the right to read it: the consumer tries again by itself",
             )
         if error.code() in _DAMAGED and part is not None:
             raise PartitionFailed(
                 f"records of {name} from offset {part.next_offset} on cannot be read: {error.str()}",
                 stream_partition=self._number(part),
                 expected="records as their producer wrote them",
-                remedy="let a whole replica lead the partition: the consumer tries again within ten minutes",
+                remedy="let a whole replica lead the partition: the consumer tries again by itself",
             )
         self._client.fail(error)
 
