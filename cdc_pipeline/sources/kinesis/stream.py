@@ -95,6 +95,8 @@ class ShardsStream:
         self._is_to_open = is_to_open
         self._inner = inner
         self.position = inner.position
+        self._new = ""
+        """The name of a new shard that waits until the cut is registered."""
         self._look_seconds = look_every.total_seconds()
         self._next_check = time.monotonic() + self._look_seconds
         self._next_await = time.monotonic() + _AWAIT_SECONDS
@@ -161,6 +163,8 @@ class ShardsStream:
         to be read again. There is nothing to confirm: the streams keep every record for a fixed time.
         """
         self._inner.confirm(commit_position)
+        if self._new:
+            raise _moved_to(self._new)
         if self._is_check_due:
             self._check_shards(is_needed=False)
 
@@ -210,7 +214,7 @@ class ShardsStream:
     def _check_stream(self, stream: ShardStream, lines: Mapping[int, ShardLines], *, can_wait: bool) -> None:
         new = {shard_name(stream.name, shard) for shard in stream.shards} - self._shown
         if new and not can_wait:
-            raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
+            raise _moved_to(min(new))
         if stream.refusal:
             raise StreamMoved(stream.refusal, remedy="the consumer opens the stream again: its table is stale")
         if any(each.records.stream.identity != stream.identity for each in lines.values()):
@@ -220,10 +224,14 @@ class ShardsStream:
             )
         _refuse_last_shards(stream, lines)
         if new:
-            self._next_check = time.monotonic()
+            self._new = min(new)
             return
         for each in lines.values():
             each.records.stream = stream
+
+
+def _moved_to(shard: str) -> StreamMoved:
+    return StreamMoved(f"{shard} is new", remedy="the consumer opens the stream again and reads it, too")
 
 
 def _refuse_last_shards(stream: ShardStream, lines: Mapping[int, ShardLines]) -> None:
