@@ -59,7 +59,8 @@ def hold_snapshot(
     """Holds a snapshot under this lock's name. `snapshot_position` says how its exact position becomes known.
 
     It ends with the block. Its session keeps the definitions that the tables had right before it. Raises SnapshotError
-    if the position does not become known, SettingsError if `listen_on` is no address of this machine.
+    if the position does not become known, SettingsError if `listen_on` is no address of this machine, SourceAway if the
+    machine cannot listen there now.
     """
     with _listening(listen_on) as listener, closing(connect_for_texts(address)) as connection:
         with answering():
@@ -88,8 +89,12 @@ def _listening(address: str) -> Listener:
     try:
         return Listener((address, 0), backlog=64)
     except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
-            raise
+        is_unknown = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+        if error.errno != errno.EADDRNOTAVAIL and not is_unknown:
+            raise SourceAway(
+                f"this machine cannot listen at {address}, which source.copy_address names: {error.strerror}",
+                remedy="let it have free files and ports, and resolve the name: the next try may succeed",
+            ) from error
         raise SettingsError(
             f"this machine has no address {address}, which source.copy_address names: {error.strerror}",
             expected="the address at which worker slots reach this machine",

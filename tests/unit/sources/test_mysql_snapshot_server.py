@@ -2,6 +2,7 @@
 
 import errno
 import json
+import resource
 import secrets
 import socket
 import time
@@ -13,7 +14,7 @@ from typing import Never
 import pymysql
 import pytest
 
-from cdc_pipeline.errors import SettingsError, SnapshotError, SourceError
+from cdc_pipeline.errors import SettingsError, SnapshotError, SourceAway, SourceError
 from cdc_pipeline.settings.installation.ports import free_port
 from cdc_pipeline.sources.mysql.held_snapshot import ACCEPT_PAUSE, SnapshotServer, hold_snapshot, query_snapshot
 from cdc_pipeline.sources.mysql.session import MysqlAddress
@@ -83,6 +84,19 @@ def test_an_address_of_another_machine_is_refused_before_the_source_is_asked() -
         hold_snapshot(NOWHERE, [], lock="", listen_on="192.0.2.1", on_step=no_step),
     ):
         pass
+
+
+def test_a_machine_without_a_free_file_is_tried_again() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with (
+            pytest.raises(SourceAway, match="Too many open files"),
+            hold_snapshot(NOWHERE, [], lock="", listen_on="127.0.0.1", on_step=no_step),
+        ):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_reader_on_another_machine_is_told_which_address_is_missing() -> None:
