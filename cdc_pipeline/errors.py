@@ -175,7 +175,10 @@ class RegistryError(CdcError):
 
 
 class StreamMoved(RegistryError):
-    """Nothing of this cut was registered. The consumer opens the stream again and finds what changed."""
+    """The consumer opens the stream again, at what is registered, and finds what changed.
+
+    Nothing of the present cut is registered, unless it was raised once the whole cut was (`ChangeStream.confirm`).
+    """
 
     retryable: ClassVar[bool] = True
 

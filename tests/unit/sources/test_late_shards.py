@@ -1,6 +1,6 @@
 """Shards that the server lists later than it closes those before them."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -79,3 +79,16 @@ def test_a_child_is_read_that_is_listed_after_the_opening(closed: ClosedReads) -
     closed.reads.send("shard-1", 1_300)
     closed.reads.run()
     assert closed.reads.notes == ["1 1100", "1 1200", "1 1300"]
+
+
+@pytest.mark.parametrize("look_every", [NOW, timedelta(hours=1)], ids=["due", "not due"])
+def test_a_new_shard_is_found_after_a_cut_though_none_has_ended(look_every: timedelta) -> None:
+    """As the shards of a second half that Kinesis lists late."""
+    reads = ShardReads(look_every=look_every)
+    reads.send("shard-0", 1_100)
+    survey = reads.survey()
+    with closing(survey.open(reads.start(survey))) as stream:
+        reads.send("shard-1", 1_200)
+        is_due = look_every == NOW
+        with pytest.raises(StreamMoved, match=r"shop\.ev shard-1 is new") if is_due else nullcontext():
+            stream.confirm(0)
