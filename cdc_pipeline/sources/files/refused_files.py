@@ -8,7 +8,8 @@ from cdc_pipeline.errors import ObjectMissing, SettingsError
 from cdc_pipeline.object_store import ObjectStore
 
 _TRIES_APART = 10
-"""The pause after a try, in times of what the try took: no other folder is read during a try."""
+"""The pause after a try is so many times as long as the try took: no other folder is read during a try."""
+_LONGEST_PAUSE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ def refused_file(objects: ObjectStore, key: str, tried: float, pause: timedelta)
     The pause ends also where the file stays the same: it may be whole, and have had no room or no memory.
     """
     now = time.monotonic()
-    again = now + _TRIES_APART * (now - tried)
+    again = now + min(_TRIES_APART * (now - tried), _LONGEST_PAUSE_SECONDS)
     written = None if again <= now + pause.total_seconds() else _written(objects, key)
     return None if written is None else RefusedFile(key=key, written=written, again=again)
 

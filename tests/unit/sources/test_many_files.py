@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,7 @@ from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.sources.files.listed_files import LOOK_BACK_FILES, ListedFiles
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, PartitionFiles
 from cdc_pipeline.sources.files.record_formats import FileLayout
+from cdc_pipeline.sources.files.refused_files import refused_file
 from cdc_pipeline.steps import no_step
 
 FILES, TIMES = 200_000, 300
@@ -168,6 +170,15 @@ def test_a_large_file_that_cannot_be_read_is_not_copied_again_until_it_is_replac
         (tmp_path / bad).write_bytes(whole)
         assert [line.file for line in files.next_lines(1, fresh=True)] == [bad]
         files.check()
+
+
+def test_a_file_whose_try_took_hours_is_tried_again_after_half_an_hour(tmp_path: Path) -> None:
+    """A disk may have been full, and have room again."""
+    (bad,) = write(tmp_path, ["bad/1.jsonl"])
+    now = time.monotonic()
+    file = refused_file(LocalObjectStore(tmp_path), bad, now - 7_200, timedelta(seconds=30))
+    assert file is not None
+    assert file.again - now == pytest.approx(1_800, abs=60)
 
 
 def test_files_before_one_whose_name_says_no_format_are_read(tmp_path: Path) -> None:
