@@ -184,8 +184,8 @@ class PartitionLines:
     def _hold_last(self, parts: list[list[Line]], *, continues: bool, everything: bool) -> str | None:
         """Takes the last transaction out of `parts` and holds it back, if more of it may follow.
 
-        Returns its name if it is too large for that, so that a part of it stays in `parts`. `continues`: the first of
-        `parts` continues an open transaction.
+        A transaction that is too large to be held back stays in `parts`, as far as it was read; then its name is
+        returned, else None. `continues`: the first of `parts` belongs to a transaction that was returned in part.
         """
         last, is_begun = _transaction(parts[-1]), continues and len(parts) == 1
         if last is None or (self.files.at_end and (everything or is_begun)):

@@ -241,9 +241,10 @@ def _in_file(number: int) -> str:
 
 
 def row_again(line: bytes, settings: CsvSettings, columns: Sequence[str]) -> bytes:
-    """Returns the line of a row as a file without a header has it if `columns` are its columns now.
+    """Reads a row again that was not read because of its number of fields. Returns it as a line with its values.
 
-    A row that was unread since their number was another one may be read. Any other line is returned as it is.
+    `columns`: those that pipeline.yml lists now for files without a header. Any other line is returned as it is, and so
+    is a row that these columns do not fit either.
     """
     if settings.header or UNREAD.encode() not in line:
         return line

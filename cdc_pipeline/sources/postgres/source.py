@@ -142,7 +142,7 @@ class PostgresDatabase(DatabaseSource):
                 f"--as-of {text!r} is no position of the source",
                 expected=f"an LSN up to {lsn_text(end)}, where the log ends",
                 remedy="give the consistent_point of a slot whose snapshot was exported, or an LSN that"
-                " docs/how-to/exports.md has an export begin after",
+                " was read before the export began, as docs/how-to/exports.md says",
             )
         return WrittenPosition(position=position)
 
