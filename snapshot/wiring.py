@@ -16,7 +16,9 @@ from snapshot.worker import SnapshotWorker
 
 _IDLE_WAIT = timedelta(seconds=1)
 _IN_MEMORY = 2
-"""Rows have up to so many times their bytes of the source in memory, large values that are stored elsewhere apart."""
+"""Rows take up to so many times the bytes in memory that they have in the source, not counting its TOAST tables."""
+_MOST_RUN_BYTES = 1 << 30
+"""An Arrow column of text holds at most 2 GiB, also when rows are sorted."""
 _PATTERN = frozenset("*?[")
 
 
@@ -72,8 +74,12 @@ def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
         objects=pipeline.objects,
         staging_to_lake=StagingToLake(work=pipeline.table_work),
         on_step=pipeline.on_step,
-        partitioned_run_bytes=max(RUN_BYTES, _IN_MEMORY * pipeline.settings.snapshot.snapshot_file_bytes),
+        partitioned_run_bytes=_run_bytes(pipeline.settings.snapshot.snapshot_file_bytes),
     )
+
+
+def _run_bytes(snapshot_file_bytes: int) -> int:
+    return min(max(RUN_BYTES, _IN_MEMORY * snapshot_file_bytes), _MOST_RUN_BYTES)
 
 
 def snapshot_rows(pipeline: Pipeline, export: Export | None = None) -> SnapshotRows:

@@ -15,12 +15,11 @@ from cdc_pipeline.lake.checkpoint_rows import UnknownContent
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import OF_CHECKPOINTS
 from cdc_pipeline.lake.lake_rows_sql import DELETION
-from cdc_pipeline.lake.log_paths import check_names
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.session import configured, spark_calls
-from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
+from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import CONFIRMED, DELETED, PARTIAL, STATE, VERSION
 from cdc_pipeline.steps import OnStep, step
@@ -158,14 +157,9 @@ def is_tombstone(table: LakeTable, below_version: str) -> str:
     return f"{DELETED} AND {dead} AND {older}"
 
 
-def vacuum(session: SparkSession, store: ObjectStore, log: DeltaLog, states: LakeTableStates) -> None:
-    """Deletes files that only versions refer to which were replaced longer ago than `file_retention`.
-
-    Raises LakeError if VACUUM would delete files in use.
-    """
-    check_names(log, states.at(log, log.latest_version() or 0).files.paths())
-    # Delta ignores every RETAIN other than 0 HOURS.
-    session.sql(f"VACUUM {table_at(store.spark_url(log.table_key))}").collect()
+def vacuum(session: SparkSession, url: str) -> None:
+    """Deletes files that only versions refer to which were replaced longer ago than `file_retention`."""
+    session.sql(f"VACUUM {table_at(url)}").collect()  # Delta ignores every RETAIN other than 0 HOURS
 
 
 _UNFINISHED_FOLDER = "_temporary"

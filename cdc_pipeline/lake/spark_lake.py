@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from cdc_pipeline.lake.ledger_values import LakeLedger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table, refuse_without_beginning
 from cdc_pipeline.lake.optimization import TableOptimization
-from cdc_pipeline.lake.passed_over import delete_passed_over
+from cdc_pipeline.lake.passed_over import delete_unneeded
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -266,9 +267,8 @@ class SparkLake:
     def vacuum(self, table: LakeTable) -> None:
         for each in filter(None, (table, self._history_table(table))):
             with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {each.name}"):
-                maintenance.vacuum(self.session, self._store, self._log(each), self._states)
-            with step(self._on_step, "lake_table.vacuum"):
-                delete_passed_over(self._store, self._log(each), self._states, self._clock())
+                vacuum = partial(maintenance.vacuum, self.session, self._url(each))
+                delete_unneeded(self._store, self._log(each), self._states, self._clock(), vacuum)
 
     def _history_table(self, table: LakeTable) -> LakeTable | None:
         """Returns the table's history table. None if it keeps no history, or if the history has not begun."""

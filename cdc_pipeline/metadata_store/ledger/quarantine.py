@@ -20,7 +20,7 @@ from cdc_pipeline.metadata_store.ledger.stale_tables import mark_stale
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream, read_chain_position
 from cdc_pipeline.metadata_store.ledger.tables import read_table
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState, TableState
 from cdc_pipeline.record import encode_position
 
 _EVENT, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
@@ -169,7 +169,10 @@ class Quarantine:
                 return known
             _check_chain_position(connection, table.stream, chain_position)
             if lease is None and new.is_below(table.horizon):
-                mark_stale(connection, [new.table_id], late_reason(_last_boundary(connection, table.stream).position))
+                if table.state not in {TableState.REGISTERED, TableState.STALE}:
+                    mark_stale(
+                        connection, [new.table_id], late_reason(_last_boundary(connection, table.stream).position)
+                    )
             else:
                 check_tombstone_horizons([new], {new.table_id: table.horizon})
             number = table.next_slice_number

@@ -89,7 +89,7 @@ def _listening(address: str) -> Listener:
     try:
         return Listener((address, 0), backlog=64)
     except OSError as error:
-        is_unknown = isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+        is_unknown = isinstance(error, socket.gaierror) and error.errno in {socket.EAI_NONAME, socket.EAI_NODATA}
         if error.errno != errno.EADDRNOTAVAIL and not is_unknown:
             raise SourceAway(
                 f"this machine cannot listen at {address}, which source.copy_address names: {error.strerror}",

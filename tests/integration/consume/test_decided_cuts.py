@@ -172,9 +172,22 @@ def test_a_decided_late_slice_below_a_horizon_stops_its_table_alone(store_url: s
             shop.store.quarantine.replay(LateSlice(slice=new, slice_id="late"), chain_position, None)
             after = orders_of(shop)
             assert (after.state, "came below its horizon" in str(after.state_reason)) == (TableState.STALE, True)
-        others = shop.store.tables.table_by_id(shop.customers.table_id)
-        assert others.state is not TableState.STALE
+        assert shop.store.tables.table_by_id(shop.customers.table_id).state is not TableState.STALE
         register(chain, shop, cut_of(shop, 1), chain_position)
+
+
+def test_a_decided_late_slice_does_not_take_back_that_a_stale_table_wants_a_snapshot(
+    store_url: str, tmp_path: Path
+) -> None:
+    with opened_shop(store_url) as shop:
+        chain_position = register(chain_of(shop, tmp_path), shop, cut_of(shop, 0))
+        publish(shop, 1, snapshot_id="first")
+        shop.store.tombstone_horizons.promise(shop.orders.table_id, "5")
+        shop.store.stale_tables.mark(shop.orders.table_id, "its columns changed", snapshot_wanted=True)
+        before = orders_of(shop)
+        new = replace(shop.slice(shop.orders.table_id, 1, 1, 0, "late"), late=True, oldest_version="4")
+        shop.store.quarantine.replay(LateSlice(slice=new, slice_id="late"), chain_position, None)
+        assert orders_of(shop) == replace(before, next_slice_number=before.next_slice_number + 1)
 
 
 def test_a_consumer_of_a_table_that_is_removed_opens_the_stream_again(store_url: str, tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
-from cdc_pipeline.lake.passed_over import delete_unused
+from cdc_pipeline.lake.passed_over import delete_unneeded, delete_unused
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
@@ -68,6 +68,25 @@ def test_only_files_that_no_kept_version_needs_are_deleted(tmp_path: Path, folde
     assert deleted(store) == 0
     assert deleted(store, NOW + timedelta(days=3)) == 2
     assert data_files(tmp_path) == {used, *OTHERS}
+
+
+@pytest.mark.parametrize(("used_as", "kept_as"), [("a%40b", "c"), ("a@b", "%C3%BC"), ("a@b", "c")])
+def test_vacuum_runs_only_if_it_finds_all_files_that_are_needed(tmp_path: Path, used_as: str, kept_as: str) -> None:
+    """Else unused data files are deleted without it, those of deletion vectors not."""
+    used, kept = (f"_cdc_day_month={unquote(name)}/a.parquet" for name in (used_as, kept_as))
+    put(tmp_path, {used, kept, *OTHERS}, LONG_AGO)
+    tombstone = remove("", LATELY)["remove"] | {"path": f"_cdc_day_month={kept_as}/a.parquet"}
+    commit(tmp_path, 0, [described(), {"add": add("")["add"] | {"path": f"_cdc_day_month={used_as}/a.parquet"}}])
+    store = commit(tmp_path, 1, [{"remove": tombstone}])
+    runs = list[str]()
+    states, log = LakeTableStates(), DeltaLog(store, TABLE)
+    delete_unneeded(store, log, states, NOW, lambda: runs.append("VACUUM"))
+    by_vacuum, unfinished = {"_cdc_day_month=2026/part-0.parquet", "claim-2-x/part-0.parquet"}, "_temporary"
+    left_over = {path for path in OTHERS if unfinished not in path}
+    if (used_as, kept_as) == ("a@b", "c"):
+        assert (runs, data_files(tmp_path)) == (["VACUUM"], {used, kept} | left_over)
+    else:
+        assert (runs, data_files(tmp_path)) == ([], {used, kept} | left_over - by_vacuum)
 
 
 def test_the_last_checkpoint_counts_too(tmp_path: Path) -> None:
