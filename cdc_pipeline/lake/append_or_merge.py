@@ -48,7 +48,7 @@ def has_known_features(metadata: Action, protocol: Action) -> bool:
     return (
         protocol.get("minWriterVersion") == _LISTS_FEATURES
         and not unknown_features(protocol)
-        and not any(configuration.get(switch) == "true" for switch in _SWITCHES)
+        and not any(configuration.get(switch, "").lower() == "true" for switch in _SWITCHES)
         and not any(name.startswith(_CONSTRAINT) for name in configuration)
         and all(field["nullable"] and not _RULES & field["metadata"].keys() for field in fields)
     )

@@ -200,7 +200,7 @@ def clean_log(store: ObjectStore, log: DeltaLog, state: LakeTableState, now: dat
     """
     latest, configuration = state.version, configuration_of(state.metadata)
     retention = duration_of(configuration.get(_RETENTION, _LONGEST))
-    if configuration.get(_SWITCH) == "false" or retention is None:
+    if configuration.get(_SWITCH, "").lower() == "false" or retention is None:
         return 0
     cutoff = (now - retention).replace(hour=0, minute=0, second=0, microsecond=0)
     if cutoff == state.cleaned_before:

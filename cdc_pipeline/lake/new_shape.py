@@ -4,7 +4,7 @@ Until the snapshot is published, an empty table beside the lake's table has thes
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pyspark.sql.types import StructType
 
@@ -13,6 +13,8 @@ from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.columns import OWN_TYPES
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.table_ddl import STATS, VECTORS
+from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.types import resolve
 
@@ -30,13 +32,9 @@ _IMPLIED = {
 }
 """Features that a protocol has from these writer versions on and does not list (PROTOCOL.md, "Table Features")."""
 _OF_THE_PIPELINE = ("delta.", "cdc.")
-_KEPT = (
-    "delta.enableChangeDataFeed",
-    "delta.enableExpiredLogCleanup",
-    "delta.checkpointInterval",
-    "delta.logRetentionDuration",
-    "delta.deletedFileRetentionDuration",
-)
+_RETENTION = ("delta.checkpointInterval", "delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+_KEPT = ("delta.enableChangeDataFeed", "delta.enableExpiredLogCleanup", *_RETENTION)
+_GIVEN = ("cdc.", "delta.columnMapping.", STATS, VECTORS, *_RETENTION)
 """Properties of Delta that users may have set, and that depend on no column."""
 MOST_MAPPED = "delta.columnMapping.maxColumnId"
 
@@ -79,9 +77,10 @@ def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str
         return []
     before, after = log.metadata(latest), shape.metadata(version)
     kept = {name: before[name] for name in before.keys() & {"id", "name", "description", "createdTime"}}
-    kept["configuration"] = {**after["configuration"], **properties_of_users(before)}
+    kept["configuration"] = {**properties_of_pipeline(after), **properties_of_users(before)}
+    made = shape.newest("protocol", version)
     return [
-        {"protocol": both_protocols(log.newest("protocol", latest), shape.newest("protocol", version))},
+        {"protocol": both_protocols(log.newest("protocol", latest), made, without=unknown_features(made))},
         {"metaData": after | kept},
     ]
 
@@ -90,6 +89,16 @@ def properties_of_users(metadata: Action) -> dict[str, str]:
     """Returns the table's properties that users may have set."""
     properties = (metadata.get("configuration") or {}).items()
     return {name: value for name, value in properties if name in _KEPT or not name.startswith(_OF_THE_PIPELINE)}
+
+
+def properties_of_pipeline(metadata: Action) -> dict[str, str]:
+    """Returns the properties that the pipeline gives to a table that Spark creates.
+
+    Spark adds those that its server has as defaults for all tables. By a commit of the pipeline's own, some would break
+    the lake's table.
+    """
+    properties = (metadata.get("configuration") or {}).items()
+    return {name: value for name, value in properties if name.startswith(_GIVEN)}
 
 
 def physical_names(store: ObjectStore, table: LakeTable, snapshot_id: str) -> dict[str, tuple[str, int | None]]:
@@ -141,7 +150,7 @@ def with_fields_of(before: Action, after: Action) -> Action:
     return {**after, "schemaString": schema, "configuration": {**after["configuration"], MOST_MAPPED: str(most)}}
 
 
-def both_protocols(first: Action, second: Action, without: tuple[str, ...] = ()) -> Action:
+def both_protocols(first: Action, second: Action, without: Collection[str] = ()) -> Action:
     """Returns a protocol with what readers and writers of either need, except the features `without`."""
     versions = {name: max(first.get(name, 0), second.get(name, 0)) for name in _VERSIONS}
     features = {name: sorted({*_features(first, name), *_features(second, name)} - {*without}) for name in _FEATURES}

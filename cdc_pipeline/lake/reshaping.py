@@ -28,6 +28,7 @@ from cdc_pipeline.lake.publication import add, remove
 from cdc_pipeline.lake.rewritten_rows import rewritten_rows
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of
 from cdc_pipeline.lake.table_ddl import MAPPING, STATS, VECTORS, listed_stats, shape_sql
+from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import CURRENT, END_VERSION, OWN_PREFIX
 from cdc_pipeline.settings import PartitionBy
@@ -158,12 +159,12 @@ class Reshaper:
             described, protocol = side.metadata(0), side.newest("protocol", 0)
             old = self.log.newest("protocol", work.read)
         made = configuration_of(described)
-        configuration = {**made, **work.configuration, **{name: made[name] for name in _OF_SHAPE if name in made}}
+        configuration = {**work.configuration, **{name: made[name] for name in _OF_SHAPE if name in made}}
         after = {**work.metadata, "configuration": {**configuration, **properties}}
         after |= {name: described[name] for name in ("schemaString", "partitionColumns")}
         if work.mapped and not work.rewrites:
             after = with_fields_of(work.metadata, after)
-        lost = ("deletionVectors",) if work.loses_vectors else ()
+        lost = [*unknown_features(protocol), *(("deletionVectors",) if work.loses_vectors else ())]
         files = self._files(table, work, after, key) if work.rewrites else []
         return [{"protocol": both_protocols(old, protocol, without=lost)}, {"metaData": after}, *files]
 

@@ -17,7 +17,7 @@ from cdc_pipeline.lake.new_shape import both_protocols, properties_of_users
 from cdc_pipeline.lake.protocol import Clock, Fence, LakeTable
 from cdc_pipeline.lake.publication import remove
 from cdc_pipeline.lake.reshaping import configuration_of
-from cdc_pipeline.lake.table_features import check_features
+from cdc_pipeline.lake.table_features import check_features, check_features_then
 from cdc_pipeline.lake.table_files import ELSEWHERE
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
@@ -50,6 +50,7 @@ def rewind(
         to_version = _last_alike(log, table, to_version)
         _check_kept(log, table, to_version, now, _kept(log, table, fence.lake_version))
         check_features(log, fence.lake_version, "a rewind")
+        check_features_then(log, to_version)
         then, latest = log.active_files(to_version), log.active_files(fence.lake_version)
         back = [file for identity, file in then.items() if identity not in latest]
         _check_there(store, table, to_version, back)

@@ -27,7 +27,8 @@ MOST_GROUP_ROWS = 1_000_000
 # Spark writes timestamps as INT96 by default. Other readers use nanoseconds, which overflow outside 1677 to 2262.
 # Without the threshold the server keeps each larger table that it was sent until the session ends.
 # Several are Spark's defaults: a server of one's own may have others, and with them a claim would read a damaged file
-# as a shorter one, bytes as text, a time as another moment, or a table as it was before.
+# as a shorter one, bytes as text, a time as another moment, or a table as it was before. Delta would refuse to read a
+# version that is as old as the retention of files, although it was the latest until a moment ago.
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -51,6 +52,7 @@ TUNING = {
     "spark.sql.session.localRelationCacheThreshold": str(64 << 20),
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.stalenessLimit": "0",
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),

@@ -21,6 +21,8 @@ KNOWN_FEATURES = frozenset(
 
 A commit that only moves the fence respects them in any case.
 """
+_NEVER_DROPPED = "clustering"
+"""Delta 4.4 has no DROP FEATURE for it."""
 
 
 def unknown_features(protocol: Action) -> list[str]:
@@ -40,9 +42,22 @@ def check_features(log: DeltaLog, version: int, doing: str) -> None:
         raise LakeError(
             f"the table in {log.table_key} has the features {', '.join(found)}",
             expected=f"none that only Delta's writer maintains: {doing} is a commit of the pipeline's own",
-            remedy="switch them off and run ALTER TABLE ... DROP FEATURE for each, which may add checkpointProtection;"
+            remedy="move the table's folder away and run cdc snapshot on the table"
+            if _NEVER_DROPPED in found
+            else "switch them off and run ALTER TABLE ... DROP FEATURE for each, which may add checkpointProtection;"
             " a day later, run ALTER TABLE ... DROP FEATURE checkpointProtection TRUNCATE HISTORY; or move the table's"
             " folder away and run cdc snapshot on the table",
+        )
+
+
+def check_features_then(log: DeltaLog, version: int) -> None:
+    """Raises LakeError if going back to this version would bring back a feature that the pipeline does not maintain."""
+    found = unknown_features(_protocol(log, version))
+    if found:
+        raise LakeError(
+            f"version {version} of the table in {log.table_key} has the features {', '.join(found)}",
+            expected="none that only Delta's writer maintains: a rewind would bring them back",
+            remedy="choose a position after they were dropped, or take a new snapshot",
         )
 
 

@@ -8,7 +8,9 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import STAGING_AREA, lake_key, table_prefix
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.session import set_confs
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
@@ -73,3 +75,23 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
     area = table_prefix(STAGING_AREA, table.name)
     made = {info.key.removeprefix(area).split("/")[1] for info in store.list_prefix(area)}
     assert {bool(re.match(r"\d{8}T\d{6}Z-", name)) for name in made} == {True}, "cdc clean reads its age there"
+
+
+def test_what_a_server_gives_to_new_tables_does_not_reach_the_lake_s_table(
+    searching_lake: SparkLake, session: SparkSession, store: LocalObjectStore
+) -> None:
+    table = table_of()
+    searching_lake.create_table(table)
+    feed, prefix = Feed(store=store, table=table), "spark.databricks.delta.properties.defaults."
+    searching_lake.upsert(table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    switches = ("enableInCommitTimestamps", "enableRowTracking", "enableChangeDataFeed")
+    set_confs(session, {f"{prefix}{switch}": "true" for switch in switches})
+    columns = (*table.schema.columns, Column(name="note", type="text"))
+    wider = replace(table.schema, columns=columns)
+    searching_lake.upsert(table, feed.claim([event("i", 2, 2, name="b", age=2, note="n")], schema=wider))
+    searching_lake.upsert(table, feed.claim([event("u", 3, 1, name="c", age=1, note="m")], schema=wider))
+    log = DeltaLog(store, lake_key(table.name))
+    latest = log.latest_version() or 0
+    assert unknown_features(log.newest("protocol", latest)) == []
+    assert not {f"delta.{switch}" for switch in switches} & log.metadata(latest)["configuration"].keys()
+    assert {row["id"]: row["note"] for row in rows_by_spark(session, store, table)} == {1: "m", 2: "n"}

@@ -63,6 +63,30 @@ def test_a_rewind_is_refused(store: LocalObjectStore, log: DeltaLog) -> None:
     assert log.latest_version() == 3
 
 
+def with_features(log: DeltaLog, version: int, *features: str) -> None:
+    protocol = log.newest("protocol", version - 1)
+    info = {"commitInfo": {"timestamp": int(NOW.timestamp() * 1000)}}
+    log.append(version, [info, {"protocol": {**protocol, "writerFeatures": [*features]}}])
+
+
+def test_a_rewind_does_not_bring_back_a_feature_that_was_dropped(store: LocalObjectStore, log: DeltaLog) -> None:
+    (file,) = log.active_files(3).values()
+    milliseconds = int(NOW.timestamp() * 1000)
+    gone = {"path": file["path"], "deletionTimestamp": milliseconds, "dataChange": True}
+    log.append(4, [{"commitInfo": {"timestamp": milliseconds}}, {"remove": gone}])
+    with_features(log, 5, *log.newest("protocol", 2)["writerFeatures"])
+    with pytest.raises(LakeError, match=r"version 3 of the table .* has the features inCommitTimestamp; expected none"):
+        lake_of(store).rewind(TABLE, 3, fence_then=None)
+    assert log.latest_version() == 5
+
+
+def test_nobody_is_told_to_drop_a_feature_that_delta_cannot_drop(store: LocalObjectStore, log: DeltaLog) -> None:
+    with_features(log, 4, "clustering")
+    with pytest.raises(LakeError, match="has the features clustering") as refused:
+        publish(lake_of(store), store, TABLE, [(2, "b", 2)], at=9, fence=0)
+    assert refused.value.remedy == "move the table's folder away and run cdc snapshot on the table"
+
+
 def test_a_fence_is_not_repeated(store: LocalObjectStore, log: DeltaLog) -> None:
     assert not lake_of(store).keep_fence(TABLE, older_than=timedelta())
     assert log.latest_version() == 3
