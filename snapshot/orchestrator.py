@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, SnapshotError, StaleEpoch, StoreAway
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.operations.source_setup.registered import known_table
@@ -23,7 +23,7 @@ from cdc_pipeline.sources.protocol import TableCopy
 from snapshot.cutoff import abandon_exports, abandoned, copies_files, create_snapshot, run_of
 from snapshot.exports import SnapshotRows
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
-from snapshot.patience import LONGEST_AWAY, Patience
+from snapshot.patience import LONGEST_AWAY, Patience, each_advanced
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ class SnapshotOrchestrator:
     found: dict[str, FoundTable] = field(default_factory=dict)
     """By snapshot id, the table that is being exported, as of its cutoff."""
     longest_away: timedelta = LONGEST_AWAY
-    """A store, of metadata or objects, that is away for so long ends a run that exports: its rows are lost with it."""
+    """A store, of metadata or objects, or a lake that is away for so long ends a run that exports, without its rows."""
 
     def run(
         self, tables: Sequence[TableName], stop: Event, check: Callable[[], None] = lambda: None
@@ -88,23 +88,22 @@ class SnapshotOrchestrator:
 
         After each change it looks again soon, and then more and more seldom, up to the poll interval: small tables are
         done within a second, and large ones take hours. It works at most a third of the time. What failed is tried
-        again after the whole poll interval. A store that is away is looked at again after ten seconds at most, while an
-        export needs the cutoff; any other run can go on where this one ends.
+        again after the whole poll interval. A store or lake that is away for some tables is looked at again after ten
+        seconds at most, while an export needs the cutoff; any other run can go on where this one ends.
         """
         failures, patience = Counter[str](), Patience(self.longest_away)
         longest, pause = self.poll_interval.total_seconds(), 0.0
         while not stop.wait(pause) and not all(map(_has_ended, snapshots)):
             began, known, before = time.monotonic(), failures.total(), snapshots
-            try:
-                snapshots = [self._advanced(each, failures) for each in snapshots]
-                patience.answered()
-            except (StoreAway, ObjectStoreAway) as error:
-                if not _any_exports(snapshots):
-                    raise
-                patience.endure(error)
-                log.warning("a store is away", found=error.found)
+            snapshots, outage = each_advanced(snapshots, lambda each: self._advanced(each, failures))
+            if outage is not None:
+                if not _any_exports(before):  # the look at which the last one ends is repeated once
+                    raise outage
+                patience.endure(outage)
+                log.warning("a store is away", found=outage.found)
                 pause = min(longest, _AWAY_PAUSE_SECONDS)
                 continue
+            patience.answered()
             if not _any_exports(snapshots):
                 holding.close()
             if not all(map(_has_ended, snapshots)):
@@ -181,7 +180,7 @@ class SnapshotOrchestrator:
         return snapshot_id
 
     def _advanced(self, snapshot: Snapshot, failures: Counter[str]) -> Snapshot:
-        """Advances one snapshot as far as its finished tasks allow, or as somebody else has moved it meanwhile.
+        """Advances one snapshot by a state if its finished tasks allow it, or as somebody else has moved it meanwhile.
 
         An error fails only this snapshot; a retryable error only after several tries. `failures`: how often each
         snapshot has failed so far in this run. Raises errors that concern every table: of an outage, and StaleEpoch.
@@ -190,8 +189,7 @@ class SnapshotOrchestrator:
             return snapshot
         try:
             snapshot = self.work.store.snapshots.snapshot(snapshot.snapshot_id)
-            while (moved := self._advance(snapshot)).state is not snapshot.state:
-                snapshot = moved
+            return self._advance(snapshot)
         except CdcError as error:
             if _concerns_all(error):
                 raise
@@ -199,7 +197,6 @@ class SnapshotOrchestrator:
         except Exception as error:  # every error of a snapshot is caught, so that other tables continue
             log.exception("snapshot not advanced", snapshot_id=snapshot.snapshot_id)
             return self._not_advanced(snapshot, LakeError.unforeseen(error), failures)
-        return moved
 
     def _not_advanced(self, snapshot: Snapshot, error: CdcError, failures: Counter[str]) -> Snapshot:
         failures[snapshot.snapshot_id] += 1

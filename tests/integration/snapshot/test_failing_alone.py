@@ -187,8 +187,9 @@ def test_a_table_that_the_lake_refuses_for_a_moment_is_published(world: World) -
     assert {state for state, _ in states.values()} == {"published"}
 
 
-def test_an_object_store_that_is_away_for_a_moment_costs_no_rows_that_others_export(world: World) -> None:
-    states = snapshot_states(world, ObjectStoreAway("nobody answers"), times=1)
+@pytest.mark.parametrize("error", [ObjectStoreAway("nobody answers"), LakeAway("nobody answers")])
+def test_a_server_that_is_away_for_a_moment_costs_no_rows_that_others_export(world: World, error: Exception) -> None:
+    states = snapshot_states(world, error, times=1)
     assert {state for state, _ in states.values()} == {"published"}
     assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
 
@@ -201,11 +202,18 @@ def test_a_lease_that_was_taken_while_a_table_was_published_ends_no_run(world: W
     check(world)
 
 
-def test_a_lake_that_is_away_fails_no_table_and_the_next_run_goes_on(world: World) -> None:
-    with pytest.raises(LakeAway):
-        snapshot_states(world, LakeAway("nobody answers"), times=1)
+@pytest.mark.parametrize("error", [ObjectStoreAway("nobody answers"), LakeAway("nobody answers")])
+def test_a_server_that_stays_away_for_one_table_ends_the_run_once_the_others_are_exported(
+    world: World, error: Exception
+) -> None:
+    """It fails no table, and the next run goes on with the rows that were exported."""
+    with pytest.raises(type(error)):
+        snapshot_states(world, error, times=10_000)
+    ended = world.store_query("SELECT table_id, state FROM cdc.snapshot ORDER BY 1")
+    assert ended == [(1, "staging"), (2, "published"), (3, "published")]
     with world.process() as pipeline:
-        assert [found.state for found in take_snapshot(pipeline, world.tables)] == ["published"] * 3
+        assert [found.state for found in take_snapshot(pipeline, world.tables[:1])] == ["published"]
+    assert world.store_query("SELECT count(*) FROM cdc.snapshot") == [(3,)]
 
 
 @pytest.mark.parametrize(("times", "state"), [(1, "published"), (5, "failed")])
