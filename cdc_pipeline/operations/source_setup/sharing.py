@@ -42,7 +42,7 @@ class Membership:
     """For how long each was left out the last time, in seconds, and until when."""
     _may_try: bool = False
     """A cut has ended since one failed."""
-    _taken_at: float = 0.0
+    _next_try: float = 0.0
     _cut_end: int | None = None
     _read: frozenset[int] = frozenset()
     _progress: float = field(default_factory=time.monotonic)
@@ -50,12 +50,14 @@ class Membership:
 
     def take(self, first_offset: str) -> Assignment:
         """Takes the consumer's share. Raises StreamMoved if nothing is left for it."""
-        self._taken_at, self._cut_end = self.clock(), None
+        now, self._cut_end = self.clock(), None
         tried = self._tried()
+        # A source may look for what makes it fail only half a minute after the opening.
+        self._next_try = now + (2 if tried else 1) * _ASIDE_SECONDS
         self._aside = {
             number: until
             for number, until in self._aside.items()
-            if number not in tried and (until > self._taken_at or number in self._share)
+            if number not in tried and (until > now or number in self._share)
         }
         with self._one_at_a_time:
             assignment = self.store.consumers.take_share(
@@ -72,12 +74,12 @@ class Membership:
         """Raises StreamMoved if this consumer is to read other stream partitions than it does. Call it in the loop.
 
         `cut_end`: the stream position of the end of its last cut. A stream partition is tried at the earliest half a
-        minute after the opening, in which one that was tried before it has most likely failed, if it does.
+        minute after the opening; a minute after one that tried another, which has the time to fail before.
         """
         self._progress = time.monotonic()
         self._may_try |= cut_end != (cut_end if self._cut_end is None else self._cut_end)
         self._cut_end = cut_end
-        is_try_due = self.clock() >= self._taken_at + _ASIDE_SECONDS and self._tried()
+        is_try_due = self.clock() >= self._next_try and self._tried()
         if is_try_due or self._share - self._aside.keys() != self._read:
             raise StreamMoved(
                 f"this consumer reads the stream partitions {sorted(self._read)}",
@@ -111,9 +113,9 @@ class Membership:
         return seconds
 
     def _tried(self) -> frozenset[int]:
-        """Returns the stream partition that failed and is read again by an opening now: that which is due for longest.
+        """Returns the stream partition that failed and that an opening now reads again, of several the longest due one.
 
-        Empty if none is. If all have failed, no cut comes, and none is waited for.
+        Empty if none is due. If all have failed, no cut comes, and none is waited for.
         """
         now = self.clock()
         due = sorted((until, number) for number, until in self._aside.items() if until <= now and number in self._share)

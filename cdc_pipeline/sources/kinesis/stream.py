@@ -97,6 +97,7 @@ class ShardsStream:
         self.position = inner.position
         self._new = ""
         """The name of a new shard that waits until the cut is registered."""
+        self._said_to_wait = set[int]()
         self._look_seconds = look_every.total_seconds()
         self._next_check = time.monotonic() + self._look_seconds
         self._next_await = time.monotonic() + _AWAIT_SECONDS
@@ -105,7 +106,8 @@ class ShardsStream:
         """Raises StreamMoved when a shard can be read that waited for another consumer.
 
         For a shard without anything to register, `check` may never be called. So while it lacks a successor, this looks
-        for one: raises StreamMoved if there is one or the stream is not shown, PartitionFailed if there is none yet.
+        for one: raises StreamMoved if there is one or the stream is not shown; PartitionFailed if there is none yet and
+        this reader has only such shards, so that no other one's open slice is read again for it.
         """
         if time.monotonic() >= self._next_await:
             self._next_await = time.monotonic() + _AWAIT_SECONDS
@@ -209,9 +211,11 @@ class ShardsStream:
                         remedy="the consumer opens the stream again: its shards wait until it is shown",
                     )
                 continue
-            self._check_stream(stream, lines, can_wait=can_wait)
+            self._check_stream(stream, lines, can_wait=can_wait, is_needed=is_needed)
 
-    def _check_stream(self, stream: ShardStream, lines: Mapping[int, ShardLines], *, can_wait: bool) -> None:
+    def _check_stream(
+        self, stream: ShardStream, lines: Mapping[int, ShardLines], *, can_wait: bool, is_needed: bool
+    ) -> None:
         new = {shard_name(stream.name, shard) for shard in stream.shards} - self._shown
         if new and not can_wait:
             raise _moved_to(min(new))
@@ -222,28 +226,38 @@ class ShardsStream:
                 f"the stream {stream.name} was deleted and created again",
                 remedy="the consumer opens the stream again: its table is stale",
             )
-        _refuse_last_shards(stream, lines)
+        self._await_successors(stream, lines, is_needed=is_needed)
         if new:
             self._new = min(new)
             return
         for each in lines.values():
             each.records.stream = stream
 
+    def _await_successors(self, stream: ShardStream, lines: Mapping[int, ShardLines], *, is_needed: bool) -> None:
+        """Raises PartitionFailed, or warns once, for a shard that was read to its end and has no successor yet."""
+        reads_others = not all(each.has_nothing_to_register for each in self._lines.values())
+        for number, each in lines.items():
+            if not each.lacks_successor(stream):
+                continue
+            failure = _has_no_successor(each.records.name, number)
+            if is_needed or not reads_others:
+                raise failure
+            if number not in self._said_to_wait:
+                self._said_to_wait.add(number)
+                log.warning("stream partition waits", found=failure.found, remedy=failure.remedy)
+
 
 def _moved_to(shard: str) -> StreamMoved:
     return StreamMoved(f"{shard} is new", remedy="the consumer opens the stream again and reads it, too")
 
 
-def _refuse_last_shards(stream: ShardStream, lines: Mapping[int, ShardLines]) -> None:
-    """Raises PartitionFailed for a shard that was read to its end and that has no successor yet."""
-    for number, each in lines.items():
-        if each.lacks_successor(stream):
-            raise PartitionFailed(
-                f"{each.records.name} has ended, and the server lists no shard that follows it",
-                stream_partition=number,
-                expected="a shard that was split or merged out of it: the stream goes on there",
-                remedy="wait: its end is registered once the next shard is listed. The others are read meanwhile",
-            )
+def _has_no_successor(shard: str, number: int) -> PartitionFailed:
+    return PartitionFailed(
+        f"{shard} has ended, and the server lists no shard that follows it",
+        stream_partition=number,
+        expected="a shard that was split or merged out of it: the stream goes on there",
+        remedy="wait: its end is registered once the next shard is listed. The others are read meanwhile",
+    )
 
 
 def _with_end(progress: PartitionProgress) -> PartitionProgress:

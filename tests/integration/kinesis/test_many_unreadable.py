@@ -110,3 +110,20 @@ def test_a_consumer_of_which_everything_failed_waits_for_no_cut(feed: ShardFeed)
         reader.now += LONG
         assert membership.wait_for_share(Event(), lambda: None)
         assert len(membership.take("").next_offset) == 1
+
+
+def test_one_that_is_tried_has_a_minute_to_fail_before_the_next(feed: ShardFeed) -> None:
+    """Shards are looked for half a minute after the opening, and one may fail only then."""
+    with member(feed, "one") as (membership, opened):
+        reader = Reader(membership=membership, opened=opened)
+        membership.clock = lambda: reader.now
+        consumer = reader.open()
+        read_all(consumer)
+        feed.streams.unreadable.clear()
+        reader.now += 30
+        assert reader.is_to_open(consumer)
+        consumer = reader.open()
+        reader.now += 59
+        assert not reader.is_to_open(consumer)
+        reader.now += 1
+        assert reader.is_to_open(consumer)

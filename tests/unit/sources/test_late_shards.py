@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import PartitionFailed, StreamMoved
 from cdc_pipeline.sources.kinesis.shards import ShardStream
@@ -41,7 +42,7 @@ class LastShown(MemoryStreams):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedReads:
-    """One of two shards closes after everything was registered, and its child is not listed yet."""
+    """A shard closes after everything was registered, and its child is not listed yet."""
 
     streams: LastShown
     reads: ShardReads
@@ -55,21 +56,34 @@ class ClosedReads:
                 stream.read(timedelta(milliseconds=5))
 
 
-@pytest.fixture
-def closed() -> ClosedReads:
+def closed_reads(*others: str) -> ClosedReads:
     streams = LastShown(hides=True)
     reads = ShardReads(streams=streams, look_every=NOW)
     reads.send("shard-0", 1_100)
-    reads.send("shard-9", 1_200)
+    for other in others:
+        reads.send(other, 1_200)
     reads.run()
     streams.replace_shards(STREAM, ("shard-0",), "shard-1")
     return ClosedReads(streams=streams, reads=reads)
 
 
-def test_a_shard_whose_end_was_known_at_the_opening_stops_until_its_child_is_listed(closed: ClosedReads) -> None:
+@pytest.fixture
+def closed() -> ClosedReads:
+    return closed_reads("shard-9")
+
+
+def test_a_shard_whose_end_was_known_at_the_opening_stops_until_its_child_is_listed() -> None:
     """There is nothing of it to register, so no cut looks for the child."""
     with pytest.raises(PartitionFailed, match=r"shop\.ev shard-0 has ended, and the server lists no shard"):
+        closed_reads().read_on(lists=False)
+
+
+def test_a_shard_without_a_child_costs_no_open_slice_of_its_neighbours(closed: ClosedReads) -> None:
+    with capture_logs() as said:
         closed.read_on(lists=False)
+    assert [each["found"] for each in said if each["event"] == "stream partition waits"] == [
+        f"{STREAM} shard-0 has ended, and the server lists no shard that follows it"
+    ]
 
 
 def test_a_child_is_read_that_is_listed_after_the_opening(closed: ClosedReads) -> None:
