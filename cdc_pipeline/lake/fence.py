@@ -66,7 +66,8 @@ def _is_claim(commit: Commit) -> bool:
 def _moves(log: DeltaLog, app_id: str, latest: int) -> Iterator[tuple[Commit, int]]:
     """Yields the commits that moved the fence, and its number, from the newest to the oldest that the log still has.
 
-    A log in which only another id of the table has moved it is not read further back than its last checkpoint.
+    If no commit since the last checkpoint moved it, and the checkpoint has fences of the table's other ids alone, no
+    older commit did, and none is read.
     """
     checkpoint, keys, is_ours = latest, list[str](), False
     for passed, commit in enumerate(log.backwards(latest)):

@@ -48,8 +48,7 @@ def parse_duration(value: object) -> timedelta:
         return value
     match = _DURATION.fullmatch(str(value).strip())
     if match is None or int(match[1]) == 0:
-        message = f"{value!r} is not a duration: write a whole number and s, m, h or d, such as 60s or 5m"
-        raise ValueError(message)
+        raise ValueError(f"{value!r} is not a duration: write a whole number and s, m, h or d, such as 60s or 5m")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
@@ -107,7 +106,9 @@ class SnapshotSettings(Frozen):
         default=2, ge=1, le=64, description="worker slots: tasks of a snapshot that run side by side; at most 64"
     )
     snapshot_file_bytes: int = Field(
-        default=32 << 20, ge=1 << 13, description="source bytes of a snapshot data file; a slot may hold four times it"
+        default=32 << 20,
+        ge=1 << 13,
+        description="source bytes of a data file; with data partitions, a slot may hold four times it, at least 64 MB",
     )
     target_file_bytes: int = Field(
         default=128 << 20, ge=1 << 10, description="size of the lake's files that a snapshot writes, compressed"
@@ -142,8 +143,7 @@ class DriverSettings(Frozen):
     @classmethod
     def _driver_or_cluster(cls, master: str) -> str:
         if _MASTER.fullmatch(master) is None:
-            message = f"{master!r} is not a master: write local[*], local[4] or spark://host:port"
-            raise ValueError(message)
+            raise ValueError(f"{master!r} is not a master: write local[*], local[4] or spark://host:port")
         return master
 
     @field_validator("spark")

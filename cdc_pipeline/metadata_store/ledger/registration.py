@@ -288,7 +288,7 @@ def _not_quarantined(connection: Connection, rows: list[dict[str, Any]]) -> list
 
 
 def _replace_source_files(connection: Connection, cut: Cut) -> None:
-    """Stores the cut's source files by number. If others are stored there, forgets all from its first number on."""
+    """Stores the cut's source files by number. If others have these numbers, deletes those from the first one on."""
     for part in cut.partitions:
         of_partition = (_FILE.c.stream == cut.stream) & (_FILE.c.stream_partition == part.stream_partition)
         known = select(_FILE.c.number, _FILE.c.name).where(of_partition, _FILE.c.number.in_(part.begun))

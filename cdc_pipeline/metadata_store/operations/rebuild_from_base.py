@@ -104,7 +104,8 @@ def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping
     """Inserts the rows into a ledger that has only the stream, the tables `table_ids`, and published snapshots.
 
     Rows of tables that are not in `table_ids` are left out: those tables were removed since. `position`: of the base.
-    Where a quarantined event up to it waits in the ledger, what the base says about it counts.
+    A quarantined event up to that position that waits in the ledger gets the state that the base has for it; one that
+    the base lacks is dropped.
     """
     new_ids = {row["table_id"]: table_ids.get(UUID(row["table_uuid"])) for row in rows["source_table"]}
     ours = {name: _of_tables(found, new_ids) for name, found in rows.items()}
