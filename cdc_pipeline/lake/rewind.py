@@ -50,7 +50,6 @@ def rewind(
         to_version = _last_alike(log, table, to_version)
         _check_kept(log, table, to_version, now, _kept(log, table, fence.lake_version))
         check_features(log, fence.lake_version, "a rewind")
-        check_features_then(log, to_version)
         then, latest = log.active_files(to_version), log.active_files(fence.lake_version)
         back = [file for identity, file in then.items() if identity not in latest]
         _check_there(store, table, to_version, back)
@@ -72,8 +71,10 @@ def _shape_then(log: DeltaLog, version: int, latest: int) -> list[Action]:
     """Returns protocol and metadata of the older version; nothing if its metadata equals the latest.
 
     The protocol has the features of both versions, because a rewind never removes a feature. The properties of users
-    and those of Delta that depend on no column stay as they are.
+    and those of Delta that depend on no column stay as they are. Raises LakeError if the older version has a feature
+    that the pipeline does not maintain.
     """
+    check_features_then(log, version)
     then, now = log.metadata(version), log.metadata(latest)
     of_users = properties_of_users(then)
     own = {name: value for name, value in configuration_of(then).items() if name not in of_users}

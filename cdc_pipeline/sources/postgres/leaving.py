@@ -5,17 +5,22 @@ from collections.abc import Collection
 import psycopg2.extensions
 import structlog
 from psycopg2 import sql
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cdc_pipeline.errors import LeaseBusy, SourceAway, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.postgres import PostgresSource
-from cdc_pipeline.sources.postgres.catalogue import read_slot, rows
+from cdc_pipeline.sources.postgres.catalogue import Slot, read_slot, rows
 from cdc_pipeline.sources.postgres.publication import holds_schemas, read_publication
 from cdc_pipeline.sources.postgres.session import session
 from cdc_pipeline.sources.postgres.statements import only, published_tables
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
+# The server notices a moment later that a consumer has ended.
+_RELEASED = Retrying(
+    retry=retry_if_exception_type(LeaseBusy), stop=stop_after_delay(3), wait=wait_fixed(0.1), reraise=True
+)
 
 
 def leave_server(
@@ -24,22 +29,27 @@ def leave_server(
     """Removes the tables from the publication. With `whole`, also drops the slot, and a publication that is then empty.
 
     Idempotent. Drops the slot first, since the server keeps log for it. Returns the statements that the role may not
-    run. Raises LeaseBusy while a process reads the slot.
+    run. Raises LeaseBusy while a process reads the slot, also a moment later.
     """
     with session(url) as connection:
         connection.autocommit = True
-        slot = read_slot(connection, source.slot)
-        if slot is not None and slot.active_pid is not None:
-            raise LeaseBusy(
-                f"a consumer reads the slot {source.slot} (process {slot.active_pid} of the source)",
-                expected="nobody who registers more of what is to be removed",
-                remedy="stop the consumer first",
-            )
+        slot = _RELEASED(_unread_slot, connection, source)
         if whole and slot is not None:
             with step(on_step, "source.drop_slot"):
                 rows(connection, "SELECT pg_drop_replication_slot(%s)", (source.slot,))
         statements = _publication_statements(connection, source, tables, whole=whole)
     return tuple(statement for statement in statements if not _is_run(url, statement, on_step))
+
+
+def _unread_slot(connection: psycopg2.extensions.connection, source: PostgresSource) -> Slot | None:
+    slot = read_slot(connection, source.slot)
+    if slot is not None and slot.active_pid is not None:
+        raise LeaseBusy(
+            f"a consumer reads the slot {source.slot} (process {slot.active_pid} of the source)",
+            expected="nobody who registers more of what is to be removed",
+            remedy="stop the consumer first",
+        )
+    return slot
 
 
 def _publication_statements(
