@@ -1,6 +1,7 @@
 """Many streams that cannot be read beside one that can."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -63,10 +64,17 @@ class Reader:
         return False
 
 
-def test_a_cut_is_registered_between_two_tries_of_what_fails(feed: ShardFeed) -> None:
+@contextmanager
+def reading(feed: ShardFeed) -> Iterator[Reader]:
+    """A consumer whose clock is the reader's."""
     with member(feed, "one") as (membership, opened):
         reader = Reader(membership=membership, opened=opened)
         membership.clock = lambda: reader.now
+        yield reader
+
+
+def test_a_cut_is_registered_between_two_tries_of_what_fails(feed: ShardFeed) -> None:
+    with reading(feed) as reader:
         consumer = reader.open()
         assert reader.failures == len(UNREADABLE)
         reader.now += LONG
@@ -83,9 +91,7 @@ def test_a_cut_is_registered_between_two_tries_of_what_fails(feed: ShardFeed) ->
 
 
 def test_what_can_be_read_again_comes_back_without_a_cut_for_each(feed: ShardFeed) -> None:
-    with member(feed, "one") as (membership, opened):
-        reader = Reader(membership=membership, opened=opened)
-        membership.clock = lambda: reader.now
+    with reading(feed) as reader:
         consumer = reader.open()
         read_all(consumer)
         feed.streams.unreadable.clear()
@@ -101,22 +107,18 @@ def test_what_can_be_read_again_comes_back_without_a_cut_for_each(feed: ShardFee
 
 
 def test_a_consumer_of_which_everything_failed_waits_for_no_cut(feed: ShardFeed) -> None:
-    with member(feed, "one") as (membership, opened):
-        reader = Reader(membership=membership, opened=opened)
-        membership.clock = lambda: reader.now
-        opened()
+    with reading(feed) as reader:
+        reader.opened()
         for number in range(1 + len(UNREADABLE)):
-            membership.set_aside(number)
+            reader.membership.set_aside(number)
         reader.now += LONG
-        assert membership.wait_for_share(Event(), lambda: None)
-        assert len(membership.take("").next_offset) == 1
+        assert reader.membership.wait_for_share(Event(), lambda: None)
+        assert len(reader.membership.take("").next_offset) == 1
 
 
 def test_one_that_is_tried_has_a_minute_to_fail_before_the_next(feed: ShardFeed) -> None:
     """Shards are looked for half a minute after the opening, and one may fail only then."""
-    with member(feed, "one") as (membership, opened):
-        reader = Reader(membership=membership, opened=opened)
-        membership.clock = lambda: reader.now
+    with reading(feed) as reader:
         consumer = reader.open()
         read_all(consumer)
         feed.streams.unreadable.clear()
