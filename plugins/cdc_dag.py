@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset, ExceptionRetryPolicy, RetryRule
 from airflow.sdk.definitions.retry_policy import RetryAction
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from cdc_pipeline.errors import (
     LakeError,
@@ -24,8 +25,9 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.file import load_settings, settings_path
 
-RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, SourceBusy, StoreAway, StreamMoved, OSError)
-WITHOUT_A_PAUSE = (StoreAway, OSError)
+WITHOUT_A_PAUSE = (StoreAway, OSError, AirflowRuntimeError)
+"""Airflow raises the last of them if its API server does not answer for ten seconds, as while it is restarted."""
+RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, SourceBusy, StreamMoved, *WITHOUT_A_PAUSE)
 BY_ITSELF = frozenset({"asset_triggered", "scheduled", "backfill"})
 """Types of the runs that Airflow starts by itself."""
 LONGEST_IN_URI = 1400
@@ -59,8 +61,9 @@ def changed_tables(settings: Settings, **more: Any) -> Asset:
 def default_args(*, retries: int = 5, waits_for_lease: bool = False, pauses: bool = False) -> dict[str, Any]:
     """Returns the arguments of a DAG's tasks: errors that may pass by themselves are retried, all others fail the task.
 
-    `waits_for_lease`: a busy lease is retried too. `pauses`: Airflow retries only an unreachable metadata store and
-    OSError. For other errors, the metadata store has the time of the next try, and the wake-up policy starts that run.
+    `waits_for_lease`: a busy lease is retried too. `pauses`: Airflow retries only an unreachable metadata store or
+    API server, and OSError. For other errors, the metadata store has the time of the next try, and the wake-up policy
+    starts that run.
     """
     passing = WITHOUT_A_PAUSE if pauses else RETRYABLE
     again = [RetryRule(exception=list(passing), retry_delay=AFTER_AN_ERROR, reason="the error may pass by itself")]

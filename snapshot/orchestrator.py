@@ -60,7 +60,7 @@ class SnapshotOrchestrator:
     ) -> tuple[Snapshot, ...]:
         """Runs one snapshot per table until all have ended or `stop` is set; returns their states at that time.
 
-        `check` is called between two looks; it raises an error if there are no worker slots any more.
+        `check` is called between two looks, also for a lease; it raises an error if there are no worker slots any more.
 
         All snapshots that begin in this run share one cutoff. A table that fails does not stop the others. Raises
         SnapshotError if another orchestrator exports one of the tables, and any error of an outage.
@@ -71,7 +71,7 @@ class SnapshotOrchestrator:
             if fresh:
                 run_id = self.new_id().hex[:8]
                 with ExitStack() as leases:
-                    self._lease_tables(leases, fresh, stop)
+                    self._lease_tables(leases, fresh, stop, check)
                     cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
                     holding.callback(abandon_exports, self.work.store, fresh, run_id)
                     for name in fresh:
@@ -113,7 +113,9 @@ class SnapshotOrchestrator:
             pause = longest if failures.total() > known else min(longest, pause)
         return tuple(snapshots)
 
-    def _lease_tables(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
+    def _lease_tables(
+        self, leases: ExitStack, tables: Sequence[TableName], stop: Event, check: Callable[[], None]
+    ) -> None:
         """Takes the leases of the tables, so that no worker applies slices of them before the cutoff is registered.
 
         The cutoff is then after every applied slice. Later, workers stop at the cutoff by themselves. A table with a
@@ -121,12 +123,14 @@ class SnapshotOrchestrator:
         and taken first. Each try is twice as patient, so there is an end also to tables that are busy by turns.
         """
         order, looks = sorted(tables), _FIRST_LOOKS
-        while (busy := self._busy_table(leases, order, looks, stop)) is not None:
+        while (busy := self._busy_table(leases, order, looks, stop, check)) is not None:
             leases.close()
             order = [busy, *(name for name in order if name != busy)]
             looks *= 2
 
-    def _busy_table(self, leases: ExitStack, order: Sequence[TableName], looks: int, stop: Event) -> TableName | None:
+    def _busy_table(
+        self, leases: ExitStack, order: Sequence[TableName], looks: int, stop: Event, check: Callable[[], None]
+    ) -> TableName | None:
         """Takes leases in this order. Returns the table that is still busy after so many looks, None if it has all.
 
         While nothing is held yet, it looks without end. Raises LeaseBusy when `stop` is set.
@@ -141,6 +145,7 @@ class SnapshotOrchestrator:
                     looks -= name != order[0]
                     if looks < 0:
                         return name
+                    check()
                     if stop.wait(_BUSY_SECONDS):
                         raise
         return None

@@ -1,9 +1,11 @@
-"""Reports what the DAGs' retry policies make of each of our errors."""
+"""Reports what the DAGs' retry policies make of each of our errors, and of one of Airflow's own."""
 
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 from cdc_dag import default_args
 
 from cdc_pipeline.errors import CdcError
@@ -30,10 +32,12 @@ def main() -> None:
         "maintenance": default_args()["retry_policy"],
         "backfill": default_args(waits_for_lease=True)["retry_policy"],
     }
+    raised: list[Exception] = [made(error) for error in errors(CdcError)]
+    raised.append(AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)))
     report(
         {
-            error.__name__: {name: policy.evaluate(made(error), 1, 5).action.value for name, policy in policies.items()}
-            for error in errors(CdcError)
+            type(error).__name__: {name: policy.evaluate(error, 1, 5).action.value for name, policy in policies.items()}
+            for error in raised
         }
     )
 

@@ -140,6 +140,7 @@ def test_a_long_name_has_a_dag_of_its_own_and_stops_no_other(airflow: Airflow, t
 
 def test_exactly_the_errors_that_may_pass_by_themselves_are_tried_again(airflow: Airflow) -> None:
     decided = airflow.call("decide_retries")
+    assert set(decided.pop("AirflowRuntimeError").values()) == {"retry"}
     assert {"CdcError", "LeaseBusy", "StoreAway"} < set(decided)
     for name, of in decided.items():
         error: type[CdcError] = getattr(errors, name)

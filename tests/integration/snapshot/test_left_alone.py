@@ -52,6 +52,15 @@ def test_an_orchestrator_ends_red_without_worker_slots_and_another_run_publishes
         assert {found.state for found in take_snapshot(pipeline, world.tables)} == {SnapshotState.PUBLISHED}
 
 
+def test_an_orchestrator_that_waits_for_a_lease_ends_red_without_worker_slots(world: World) -> None:
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        runs = snapshot_runs(pipeline, poll_interval=POLL)
+        busy = pipeline.store.tables.table(world.tables[0]).table_id
+        with pipeline.repair().work.leased(busy), pytest.raises(SnapshotError, match="the others are gone"):
+            runs.orchestrate(runs.begin([], 1), gone)
+
+
 def test_a_live_table_goes_on_after_a_run_that_ended_before_its_rows_were_copied(world: World) -> None:
     """The run held the position of the rows; no other run can copy them as of that position."""
     with world.process() as pipeline:
