@@ -29,7 +29,7 @@ _ENCODED = b64encode(_OCTETS).decode()
 _MAP_PLACEHOLDER = {PLACEHOLDER: PLACEHOLDER}
 _MAP_TEXT = json.dumps(_MAP_PLACEHOLDER, separators=(",", ":"))
 """Of a map that is sent as a text, as PostgreSQL's `hstore` is by default."""
-PLACEHOLDER_TEXTS = (PLACEHOLDER, _ENCODED, _MAP_TEXT)
+PLACEHOLDER_TEXTS = (PLACEHOLDER, _ENCODED, _OCTETS.hex(), _MAP_TEXT)
 _ELEMENT_PLACEHOLDERS = (
     [PLACEHOLDER],
     [_ENCODED],
@@ -120,12 +120,11 @@ def parse_one_by_one(values: Sequence[object], type_name: str, field: Field | No
     return Parsed(values=parsed, unfit=either(unfit, unfit_rows))
 
 
-def is_placeholder(value: object, field: Field | None) -> bool:
+def is_placeholder(value: object) -> bool:
     """Whether the value is Debezium's placeholder for an unchanged value that the source did not send."""
     match value:
         case str():
-            in_bytes = field is None or field.get("type") == "bytes"
-            return value in (PLACEHOLDER, _MAP_TEXT) or (in_bytes and value == _ENCODED)
+            return value in PLACEHOLDER_TEXTS
         case list():
             return value in _ELEMENT_PLACEHOLDERS
         case dict():

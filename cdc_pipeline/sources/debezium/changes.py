@@ -131,7 +131,7 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
     places = [(event.source.get("lsn"), event.source.get("txId")) for event in (first, second)]
     if places[0][0] is None or places[0] != places[1]:
         return False
-    return any(is_placeholder(value, layout.fields.get(name)) for name, value in (second.after or {}).items())
+    return any(map(is_placeholder, (second.after or {}).values()))
 
 
 def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
@@ -241,11 +241,10 @@ def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -
 
     It is a real value if the old row shows the column: then PostgreSQL would have shown it in both rows.
     """
-    described = layout.fields.get(name)
-    if name in layout.schema.key or not is_placeholder(value, described):
+    if name in layout.schema.key or not is_placeholder(value):
         return False
     before = (event.before or {}).get(name)
-    return before is None or is_placeholder(before, described)
+    return before is None or is_placeholder(before)
 
 
 def _of_keyless(event: EnvelopeEvent, layout: Layout, *, alone: bool) -> Iterable[Change]:

@@ -128,7 +128,7 @@ def _hides(columns: Collection[Column], rows: int) -> Mask:
     for column in columns:
         if isinstance(column, list):
             if not frozenset(map(type, column)) <= _SHOWN:
-                found |= np.fromiter((is_placeholder(value, None) for value in column), np.bool_, rows)
+                found |= np.fromiter(map(is_placeholder, column), np.bool_, rows)
         elif pa.types.is_binary(column.type):
             found |= _equal(column, PLACEHOLDER_TEXTS[0].encode())
         elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

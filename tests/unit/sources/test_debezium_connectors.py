@@ -1,6 +1,7 @@
 """Events of Oracle, SQL Server, Db2 and MongoDB, as Debezium documents them: their rows and their order."""
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
 from cdc_pipeline.sources.debezium.versions import UPSERT_RANK, sequence_version, source_position
 from tests.support.change_files import ChangeFolder, json_lines
-from tests.support.decoding import Decoding
+from tests.support.decoding import PLACEHOLDER, Decoding
 
 DATA = Path(__file__).parents[2] / "data" / "connectors"
 LOWER = {"id": "bigint", "first_name": "text", "email": "text"}
@@ -137,3 +138,21 @@ def test_an_update_whose_document_was_deleted_by_then_is_skipped(partitions: int
     reader.send({**document_update(5, None), "op": "d"}, key=key)
     assert [row["_cdc_op"] for row in reader.rows] == ["u", "u", "d"]
     assert (reader.skipped, len(reader.refused)) == (["update of a document that was deleted by then"], 1)
+
+
+@pytest.mark.parametrize("number", [1, 20])
+@pytest.mark.parametrize("sent", [b64encode(PLACEHOLDER.encode()).decode(), PLACEHOLDER.encode().hex()])
+def test_bytes_that_oracle_left_out_are_absent_where_its_connector_writes_bytes_as_texts(
+    sent: str, number: int
+) -> None:
+    """With `binary.handling.mode` base64, base64-url-safe or hex. A row alone and many rows take different ways."""
+    fields = [{"field": "ID", "type": "int64"}, {"field": "DOC", "type": "string", "optional": True}]
+    source = {"connector": "oracle", "db": "ORCL", "schema": "A", "table": "DOCS", "snapshot": "false"}
+    reader = Decoding(TableSettings(name="ORCL.A.DOCS", id=("ID",)))
+    rows = [{"ID": id_, "DOC": sent} for id_ in range(number)]
+    updates = [{"op": "u", "before": None, "after": row, "source": source | {"scn": str(row["ID"])}} for row in rows]
+    schema = {"fields": [{"field": "after", "fields": fields}]}
+    reader.send(*({"schema": schema, "payload": update} for update in updates))
+    assert reader.refused == []
+    assert [(row["ID"], row["_cdc_absent"]) for row in reader.rows] == [(id_, ["DOC"]) for id_ in range(number)]
+    assert not any("DOC" in row for row in reader.rows)
