@@ -1,7 +1,7 @@
 """Reads the formats of change files (CSV, JSON Lines, Parquet, Avro) block by block, and checks that they are whole."""
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from cdc_pipeline.sources.files.record_blocks import (
     LineBlock,
     RecordBlock,
 )
-from cdc_pipeline.sources.files.record_values import json_line
+from cdc_pipeline.sources.files.record_values import json_line, plain_values
 
 _BATCH_ROWS = 32_768
 _LINES_BYTES = 2 << 20
@@ -83,35 +83,24 @@ def _parquet_batches(open_file: Open, texts: Collection[str]) -> Iterator[pa.Rec
             columns, unread = [_computable(column) for column in batch.columns], dict[int, bytes]()
             for at, column in enumerate(columns):
                 if names[at] in texts and _OCTETS & {column.type.id}:
-                    columns[at] = _text(column, names[at], unread)
-                elif names[at] in texts and pa.types.is_duration(column.type):
-                    columns[at] = _microseconds(column, names[at], unread)
+                    columns[at] = column.cast(pa.binary()).view(pa.string())  # one that is not UTF-8 fits no type
+            held = dict(zip(names, columns, strict=False))
+            for at, column in enumerate(columns):
+                if names[at] in texts and pa.types.is_duration(column.type):
+                    columns[at] = _microseconds(names[at], held, unread)
             lines = pa.array([unread.get(row) for row in range(batch.num_rows)], pa.binary())
             yield pa.RecordBatch.from_arrays([*columns, lines], names)
 
 
-def _text(column: pa.Array, name: str, unread: dict[int, bytes]) -> pa.Array:
-    """Returns bytes as texts. Adds the line of each row whose bytes are not UTF-8 to `unread`, by its number."""
-    with suppress(pa.ArrowInvalid):
-        return column.cast(pa.binary()).cast(pa.string())
-    texts = list[str | None]()
-    for row, octets in enumerate(column.to_pylist()):
-        try:
-            texts.append(None if octets is None else octets.decode())
-        except UnicodeDecodeError:
-            texts.append(None)
-            unread[row] = json_line({UNREAD: octets, WHY: f"has bytes in {name} that are not UTF-8"})
-    return pa.array(texts, pa.string())
-
-
-def _microseconds(column: pa.Array, name: str, unread: dict[int, bytes]) -> pa.Array:
+def _microseconds(name: str, columns: Mapping[str, pa.Array], unread: dict[int, bytes]) -> pa.Array:
     """Returns durations as numbers of microseconds. Adds the line of each row with another one to `unread`."""
+    column = columns[name]
     with suppress(pa.ArrowInvalid):
         return column.cast(_MICROSECONDS).cast(pa.int64())
     numbers = [_microseconds_of(value) for value in column]
     for row, number in enumerate(numbers):
         if number is None and column[row].is_valid:
-            held = str(column[row].cast(pa.int64()))
+            held = {each: plain_values(values.slice(row, 1))[0] for each, values in columns.items()}
             unread[row] = json_line({UNREAD: held, WHY: f"has a duration in {name} that microseconds cannot hold"})
     return pa.array(numbers, pa.int64())
 

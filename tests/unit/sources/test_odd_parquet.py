@@ -1,5 +1,6 @@
 """Parquet's types at every place of a change file: each row is applied or quarantined, and the reader never ends."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_pipeline.sources.debezium.rows import LINE
+from cdc_pipeline.sources.files.record_blocks import UNREAD
 from tests.support.change_files import ChangeFolder
 
 ROWS = 20
@@ -120,11 +122,13 @@ def read_file(path: Path, columns: dict[str, pa.Array], **source: Any) -> int:
 def test_a_text_that_its_writer_did_not_mark_is_a_text_and_other_bytes_are_quarantined(
     tmp_path: Path, kind: pa.DataType
 ) -> None:
-    columns = {"Op": [b"I"] * 3, "name": [b"a", b"\xff", None]}
+    columns = {"Op": [b"U"] * 3, "name": [b"a", b"\xff", None]}
     texts = {name: pa.array(values, kind) for name, values in columns.items()}
     read = folder_with(tmp_path, {"id": pa.array([1, 2, 3]), **texts}).read()
     assert [(row["id"], row["name"]) for _, row in read.changes] == [(1, "a"), (3, None)]
-    assert [each.reason for each in read.unfit] == ["orders/1.parquet line 2: has bytes in name that are not UTF-8"]
+    (unfit,) = read.unfit
+    assert unfit.reason == "orders/1.parquet line 2: the value of name does not fit the lake's text"
+    assert unfit.payload[LINE] == r'{"id":2,"Op":"U","name":"\udcff"}'
 
 
 def test_what_duckdb_writes_is_its_text_and_its_document(tmp_path: Path) -> None:
@@ -195,6 +199,15 @@ def test_a_duration_that_microseconds_cannot_hold_is_quarantined_alone(tmp_path:
     finer, longer = pa.array([1_000, 1_001], pa.duration("ns")), pa.array([1, 2**62], pa.duration("s"))
     assert values_of(tmp_path / "finer", finer, "int8") == [[1]]
     assert values_of(tmp_path / "longer", longer, "int8") == [[1_000_000]]
+    columns = {"id": pa.array([1, 2]), "Op": pa.array(["I"] * 2), "at": pa.array([b"2026-01-01T00:00:00Z"] * 2)}
+    (unfit,) = folder_with(tmp_path, columns | {"name": finer}).read().unfit
+    assert unfit.reason == "orders/1.parquet line 2: has a duration in name that microseconds cannot hold"
+    assert json.loads(unfit.payload[LINE] or "")[UNREAD] == {
+        "id": 2,
+        "Op": "I",
+        "at": "2026-01-01T00:00:00Z",
+        "name": "1001",
+    }
 
 
 @pytest.mark.parametrize(
