@@ -35,8 +35,11 @@ _ALIASES = {
 }
 _DIMENSIONS = re.compile(r"(?:\s*\[\d*\])+$|\s+array$", re.IGNORECASE)
 _DECLARED = re.compile(
-    r'(?P<base>"?[a-z][a-z0-9_ ]*?"?)\s*(?:\((?P<arguments>[\d\s,-]+)\))?(?P<zone> with(?:out)? time zone)?'
+    r'(?P<base>"?[a-z][a-z0-9_ ]*?"?)\s*(?:\((?P<arguments>\s*-?\d+\s*(?:,\s*-?\d+\s*)?)\))?'
+    r"(?P<zone> with(?:out)? time zone)?"
 )
+_NUMBERS = re.compile(r"\([\d\s,.-]*\)")
+"""The modifier of a type; a dot in it separates no schema."""
 _SINGLE_PRECISION_BITS = 24
 
 
@@ -49,7 +52,7 @@ def declared_type(name: str) -> str:
     element = _DIMENSIONS.sub("", name.strip())
     if element != name.strip():
         return declared_type(element) + ARRAY
-    if "." in element:
+    if "." in _NUMBERS.sub("", element):
         return element
     parts = _DECLARED.fullmatch(" ".join(element.lower().split()))
     if parts is None:
@@ -59,7 +62,7 @@ def declared_type(name: str) -> str:
     canonical = _ALIASES.get(base, base)
     if base == "float" and arguments:
         return "float4" if arguments.isdigit() and int(arguments) <= _SINGLE_PRECISION_BITS else "float8"
-    if canonical not in _KNOWN:
+    if canonical not in _KNOWN or ("," in arguments and canonical != "numeric"):
         raise _unknown(name)
     if canonical == "numeric" and arguments and "," not in arguments:
         arguments += ",0"

@@ -30,6 +30,8 @@ from cdc_pipeline.types import TABLE, declared_type
         ("text[3][]", "text[]"),
         ("numeric(5,2) array", "numeric(5,2)[]"),
         ("shop.Mood", "shop.Mood"),
+        ("public.geometry(Point,4326)", "public.geometry(Point,4326)"),
+        ("odd (schema.mood", "odd (schema.mood"),
         ("citext", "citext"),
     ],
 )
@@ -43,7 +45,11 @@ def test_every_name_of_the_table_may_be_declared() -> None:
         assert declared_type(name) == {"char": "bpchar"}.get(name, name)
 
 
-@pytest.mark.parametrize("written", ["", "interger", "numeric(", "text; drop", "int4 int4"])
+BAD = ("", "interger", "numeric(", "text; drop", "int4 int4", "numeric(12.2)", "numeric(12.2)[]", "timestamp(3.0)")
+ODD_MODIFIERS = ("numeric(1,2,3)", "numeric(12,)", "numeric(1 2)", "bit(1,2)", "varchar(10,2)")
+
+
+@pytest.mark.parametrize("written", BAD + ODD_MODIFIERS)
 def test_a_name_that_is_no_type_is_refused(written: str) -> None:
     with pytest.raises(UsageError, match="expected a type of PostgreSQL"):
         declared_type(written)
