@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from cdc_pipeline.settings.libpq import is_this_machine
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_SERVER = re.compile(r"([A-Za-z0-9.-]+|\[[^]\s]+\])(:[0-9]*)?")
 _FOLDER = re.compile(r"[A-Za-z0-9_.=-]+")
 _CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -95,10 +96,14 @@ def parse_s3(lake: str) -> S3Prefix:
 def parse_endpoint(endpoint: str, *, allow_http: bool) -> str:
     """Parses `https://host[:port]`. Plain http is for this machine, or where it is allowed. Raises ValueError."""
     parts = _without_credential(endpoint, "the endpoint")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-        message = f"{endpoint!r} is not an endpoint: write https://host or https://host:port"
+    host = parts.hostname if _SERVER.fullmatch(parts.netloc) else None
+    if parts.scheme not in {"http", "https"} or not host or parts.path.strip("/"):
+        message = (
+            f"{endpoint!r} is not an endpoint: write https://host or https://host:port,"
+            " with letters, digits, '.' and '-' in the host"
+        )
         raise ValueError(message)
-    if parts.scheme == "http" and not allow_http and not is_this_machine(parts.hostname):
+    if parts.scheme == "http" and not allow_http and not is_this_machine(host):
         message = f"{endpoint!r} would send data unencrypted: write https, or set allow_http: true"
         raise ValueError(message)
     return f"{parts.scheme}://{parts.netloc}"

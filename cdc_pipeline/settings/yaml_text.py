@@ -33,45 +33,55 @@ class Document:
 
 @dataclass(slots=True)
 class _Open:
-    """A list or mapping that has not ended. `size`: the number of its values, with aliases expanded."""
+    """A list or mapping that has not ended, with aliases expanded.
+
+    `size`: the number of its values. `height`: how many lists and mappings are in each other, itself included.
+    """
 
     anchor: str | None
     size: int = 1
+    height: int = 1
 
 
 @dataclass(slots=True)
 class _Bounds:
     path: Path
     open: list[_Open] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, _Open] = field(default_factory=dict)
 
     def check(self, event: yaml.Event) -> None:
         """Checks an event before values are built from it. Raises SettingsError for an excessive document."""
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.CollectionStartEvent):
             self.open.append(_Open(event.anchor))
-            if len(self.open) > _DEEPEST:
-                raise _refused(self.path, line, f"is nested deeper than {_DEEPEST}")
+            self._check_depth(0, line)
         elif isinstance(event, yaml.CollectionEndEvent):
-            ended = self.open.pop()
-            self._add(ended.anchor, ended.size, line)
+            self._add(self.open.pop(), line)
         elif isinstance(event, yaml.ScalarEvent):
             if len(event.value) > _MOST_DIGITS and event.implicit[0] and _NUMBER.fullmatch(event.value):
                 raise _refused(self.path, line, f"has a number with {len(event.value)} digits")
             if len(event.value) > _LONGEST_VALUE:
                 raise _refused(self.path, line, f"has a value with {len(event.value)} characters")
-            self._add(event.anchor, 1, line)
+            self._add(_Open(event.anchor, height=0), line)
         elif isinstance(event, yaml.AliasEvent):
             if any(each.anchor == event.anchor for each in self.open):
                 raise _refused(self.path, line, "has an alias to the value that contains it")
-            self._add(None, self.sizes.get(event.anchor or "", 1), line)
+            meant = self.ended.get(event.anchor or "", _Open(None, height=0))
+            self._check_depth(meant.height, line)
+            self._add(meant, line)
 
-    def _add(self, anchor: str | None, size: int, line: int) -> None:
-        if anchor is not None:
-            self.sizes[anchor] = size
+    def _check_depth(self, height: int, line: int) -> None:
+        if len(self.open) + height > _DEEPEST:
+            raise _refused(self.path, line, f"is nested deeper than {_DEEPEST}")
+
+    def _add(self, value: _Open, line: int) -> None:
+        if value.anchor is not None:
+            self.ended[value.anchor] = value
         if self.open:
-            self.open[-1].size += size
-            if self.open[-1].size > _MOST_VALUES:
+            outer = self.open[-1]
+            outer.size += value.size
+            outer.height = max(outer.height, value.height + 1)
+            if outer.size > _MOST_VALUES:
                 raise _refused(self.path, line, f"has more than {_MOST_VALUES} values when aliases are expanded")
 
 
@@ -112,7 +122,7 @@ def parse_yaml(text: str, path: Path) -> Document:
     except yaml.reader.ReaderError as error:
         where = f" line {text.count(chr(10), 0, error.position) + 1}"
         raise _no_yaml(path, where, "a character that YAML does not allow") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, LookupError, AttributeError) as error:
         raise _no_yaml(path, "", f"a value cannot be read: {type(error).__name__}") from None
 
 

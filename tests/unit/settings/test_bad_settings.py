@@ -24,15 +24,23 @@ MOST_SECONDS = 2.0
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
+NESTED = "a0: &a0 [x]\n" + "".join(
+    f"a{number}: &a{number} {'[' * 45}*a{number - 1}{']' * 45}\n" for number in range(1, 31)
+)
+"""Each within the bound, and all of them in each other."""
 TEXTS = {
     "an alias bomb": (LAUGHS, "line 6 has more than 200000 values when aliases are expanded"),
     "an alias to itself": ("a: &a [*a]\n", "line 1 has an alias to the value that contains it"),
     "3,000 lists in each other": ("name: " + "[" * 3_000 + "]" * 3_000, "line 1 is nested deeper than 50"),
     "3,000 mappings in each other": ("{a: " * 3_000 + "}" * 3_000, "line 1 is nested deeper than 50"),
+    "1,350 lists in each other by aliases": (NESTED, "line 3 is nested deeper than 50"),
     "3,000 blocks in each other": ("- " * 3_000 + "a", "line 1 is nested deeper than 50"),
     "a number of 5,000 digits": ("name: x\nlake: " + "9" * 5_000, "line 2 has a number with 5000 digits"),
     "a text of 20,000 characters": ("name: x\nlake: " + "y" * 20_000, "line 2 has a value with 20000 characters"),
     "a number that is marked as one": ("lake: !!int x", "is not YAML: a value cannot be read: ValueError"),
+    "a number that is marked as one and empty": ('lake: !!int ""', "is not YAML: a value cannot be read: IndexError"),
+    "a truth that is marked as one": ("lake: !!bool x", "is not YAML: a value cannot be read: KeyError"),
+    "a moment that is marked as one": ("lake: !!timestamp x", "is not YAML: a value cannot be read: AttributeError"),
     "a moment that is none": ("lake: 2026-99-99", "is not YAML: a value cannot be read: ValueError"),
     "an object of Python": ("lake: !!python/object/apply:os.system [ls]", "line 1 column 7 is not YAML: could not"),
     "a list as a key": ("? [a]\n: b\n", "line 1 column 3 is not YAML: found unhashable key"),

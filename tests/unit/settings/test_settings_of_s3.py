@@ -79,6 +79,13 @@ def test_change_files_in_a_folder_with_nul_are_refused() -> None:
     [
         ("endpoint: 'https://KEY:HIDDEN@s3.example'", "line 3: object_store: the endpoint contains a credential"),
         ("endpoint: s3.example", "line 3: object_store: 's3.example' is not an endpoint: write https://host"),
+        *(
+            (
+                f"endpoint: 'https://{host}'",
+                f"line 3: object_store: 'https://{host}' is not an endpoint: write https://",
+            )
+            for host in ("local host", "minio_1:9000", "s3.example:port", "a%20b")
+        ),
         ("endpoint: 'http://s3.example'", "would send data unencrypted: write https, or set allow_http: true"),
         ("endpont: 'https://s3.example'", "the key 'object_store.endpont' is unknown; did you mean 'endpoint'?"),
     ],
