@@ -129,7 +129,7 @@ def _hides(columns: Collection[Column], rows: int) -> Mask:
         if isinstance(column, list):
             if not frozenset(map(type, column)) <= _SHOWN:
                 found |= np.fromiter(map(is_placeholder, column), np.bool_, rows)
-        elif pa.types.is_binary(column.type):
+        elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             found |= _equal(column, PLACEHOLDER_TEXTS[0].encode())
         elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             for text in PLACEHOLDER_TEXTS:

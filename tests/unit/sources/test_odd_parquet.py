@@ -17,6 +17,7 @@ import pytest
 from cdc_pipeline.sources.debezium.rows import LINE
 from cdc_pipeline.sources.files.record_blocks import UNREAD
 from tests.support.change_files import ChangeFolder
+from tests.support.debezium_lines import PLACEHOLDER
 
 ROWS = 20
 COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)", "at": "timestamptz", "list": "int[]"}
@@ -129,6 +130,16 @@ def test_a_text_that_its_writer_did_not_mark_is_a_text_and_other_bytes_are_quara
     (unfit,) = read.unfit
     assert unfit.reason == "orders/1.parquet line 2: the value of name does not fit the lake's text"
     assert unfit.payload[LINE] == r'{"id":2,"Op":"U","name":"\udcff"}'
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_bytes_that_debezium_left_out_are_absent_in_every_type_of_bytes(tmp_path: Path, kind: pa.DataType) -> None:
+    octets = pa.array([b"a", PLACEHOLDER.encode()], kind)
+    columns = {"id": pa.array([1, 2]), "Op": pa.array(["U"] * 2), "name": octets}
+    folder = folder_with(tmp_path, columns)
+    (table,) = folder.tables
+    read = replace(folder, tables=({**table, "columns": {"id": "bigint", "name": "bytea"}},)).read()
+    assert ([row["name"] for _, row in read.changes], read.unfit) == ([b"a", None], [])
 
 
 def test_what_duckdb_writes_is_its_text_and_its_document(tmp_path: Path) -> None:
