@@ -96,7 +96,8 @@ def chain_base(
 ) -> ChainBase:
     """Returns the base after `boundary`, whose cut file is `decided`. `identities`: all tables, by uuid.
 
-    `rows`: as of now, from `BaseRows.read`. `partitions`: where each stream partition stands at the boundary.
+    `rows`: as of now, from `BaseRows.read`. `partitions`: where each stream partition stands at the boundary. A table
+    without a row there is in the base only if the cut file names it: it was removed since (`DecidedChain.removed`).
 
     Raises RegistryError when the cut file describes another cut.
     """
@@ -108,7 +109,8 @@ def chain_base(
             remedy=REMEDY,
         )
     read = {table.table_uuid: table for table in decided.tables}
-    known = {**identities, **read}
+    listed = {row["table_uuid"] for row in rows.get("source_table", ())}
+    known = {uuid: identity for uuid, identity in identities.items() if str(uuid) in listed} | read
     return ChainBase(
         stream=decided.stream,
         position=boundary.position,
@@ -180,7 +182,7 @@ class DecidedChain:
     def of(cls, base: ChainBase | None, files: Iterable[tuple[str, CutFile]]) -> "DecidedChain":
         """Reads the files one by one and keeps little of each: there are thousands, and each names every table."""
         known: dict[TableIdentity, TableIdentity] = {}
-        return cls(base=base, files=tuple((chain_position, _outline(file, known)) for chain_position, file in files))
+        return cls(base=base, files=tuple((chain_position, file.outline(known)) for chain_position, file in files))
 
     @property
     def streams(self) -> Iterator[Stream]:
@@ -198,15 +200,29 @@ class DecidedChain:
         yield from () if self.base is None else self.base.tables
         yield from (identity for _, file in self.files for identity in file.tables)
 
+    @property
+    def removed(self) -> set[UUID]:
+        """The tables that the base names and that were removed before it was made: the store had no rows of them."""
+        if self.base is None:
+            return set()
+        listed = {UUID(row["table_uuid"]) for row in self.base.rows["source_table"]}
+        return {identity.table_uuid for identity in self.base.tables} - listed
+
     def newest_tables(self, since: Mapping[TableName, str]) -> dict[TableName, TableIdentity]:
-        """Returns the newest identity of each table. `since`: the chain positions before which another had the name."""
+        """Returns the newest identity of each table that is not among the removed ones.
+
+        `since`: the chain positions before which another table had the name.
+        """
         first, found = {name: order_of(place) for name, place in since.items()}, dict[TableName, TableIdentity]()
+        removed = self.removed
         if self.base is not None:
             end = order_of(self.base.chain_position)
-            found = {each.name: each for each in self.base.tables if end > first[each.name]}
+            ours = [each for each in self.base.tables if each.table_uuid not in removed]
+            found = {each.name: each for each in ours if end > first[each.name]}
         for chain_position, file in self.files:
             begin = order_of(chain_position)
-            found |= {each.name: each for each in file.tables if begin >= first[each.name]}
+            ours = [each for each in file.tables if each.table_uuid not in removed]
+            found |= {each.name: each for each in ours if begin >= first[each.name]}
         return found
 
     def gaps(self, rows: Iterable[SourceTable]) -> dict[UUID, Gap]:
@@ -251,19 +267,6 @@ class DecidedChain:
                     elif before is None or before < file.content.start:
                         gap = Gap(followed=before, start=file.content.start)
                 yield identity, before, gap
-
-
-def _outline(file: CutFile, known: dict[TableIdentity, TableIdentity]) -> CutFile:
-    """Returns the file without events, positions and slices, except those with an event below the tombstone horizon.
-
-    `known`: equal tables of all files are one object.
-    """
-    tables, content = tuple(known.setdefault(table, table) for table in file.tables), file.content
-    if isinstance(content, Cut):
-        partitions = tuple(replace(part, last_position={}, begun={}) for part in content.partitions)
-        too_late = tuple(new for new in content.slices if new.is_below(tables[new.table_id].horizon))
-        content = replace(content, tables=(), slices=too_late, quarantined=(), partitions=partitions)
-    return replace(file, tables=tables, schemas={}, content=content)
 
 
 def _ranges(file: CutFile) -> tuple[PartitionRange, ...]:

@@ -129,6 +129,18 @@ class CutFile:
         numbers = {index: number for number, index in enumerate(kept)}
         return replace(self, tables=tuple(self.tables[index] for index in kept), content=_renumbered(content, numbers))
 
+    def outline(self, known: dict[TableIdentity, TableIdentity]) -> "CutFile":
+        """Returns the file without events, positions and slices; slices below the tombstone horizon stay.
+
+        `known`: equal tables of all files are one object.
+        """
+        tables, content = tuple(known.setdefault(table, table) for table in self.tables), self.content
+        if isinstance(content, Cut):
+            partitions = tuple(replace(part, last_position={}, begun={}) for part in content.partitions)
+            too_late = tuple(new for new in content.slices if new.is_below(tables[new.table_id].horizon))
+            content = replace(content, tables=(), slices=too_late, quarantined=(), partitions=partitions)
+        return replace(self, tables=tables, schemas={}, content=content)
+
     def content_for(self, table_ids: Sequence[int]) -> Cut | LateSlice:
         """Returns the content with the numbers that a metadata store gave to `tables`, in the same order."""
         return _renumbered(self.content, dict(enumerate(table_ids)))

@@ -115,21 +115,21 @@ class StoreRebuild:
         """Returns the tables of pipeline.yml, in its order, then other tables of the chain that were not removed.
 
         A table that was removed without its lake, and then listed again, is another one, which the lake lacks. One that
-        was removed with its lake has no owner any more, or another one; or, listed again, one since a later cut. Raises
-        FenceMismatch when lake and cut files have different tables under one name.
+        was removed with its lake has no owner any more, or another one; or, listed again, one since a later cut. One
+        that was removed before the base was made is left out. Raises FenceMismatch when lake and cut files have
+        different tables under one name.
         """
         named = dict.fromkeys(identity.name for identity in chain.tables)
         owners = {name: owner_of_lake_table(name, objects=self.objects, on_step=self.on_step) for name in named}
         known = chain.newest_tables(
             {name: BEGINNING if owner is None else owner.since for name, owner in owners.items()}
         )
-        unlisted = ((name, owner) for name, owner in owners.items() if name not in self.tables)
-        ours = [name for name, owner in unlisted if owner is not None and owner.pipeline == self.stream]
-        names = (*self.tables, *ours)
+        ours = [name for name, owner in owners.items() if owner is not None and owner.pipeline == self.stream]
+        names = dict.fromkeys((*self.tables, *ours))
         uuids = [known[name].table_uuid if name in known else None for name in names]
         with ThreadPoolExecutor(_LOGS_AT_ONCE) as threads:
             ledgers = list(threads.map(lambda name, uuid: self.lake.read_ledger(name, table_uuid=uuid), names, uuids))
-        found = []
+        found, removed = [], chain.removed
         for name, in_lake in zip(names, ledgers, strict=True):
             identity, ledger = known.get(name), in_lake
             published = None if ledger is None else ledger.published
@@ -144,7 +144,7 @@ class StoreRebuild:
                         )
                     ledger = None
                 identity = identity or own
-            if identity is not None:
+            if identity is not None and identity.table_uuid not in removed:
                 found.append(_FoundTable(identity=identity, ledger=ledger))
         return tuple(found)
 

@@ -27,13 +27,14 @@ def removed(world: World) -> World:
     return world
 
 
-def remove_first(world: World, *, with_lake: bool) -> None:
-    """Its tables in pipeline.yml are the others from then on."""
+def remove_first(world: World, *, with_lake: bool, after_a_cut: bool = True) -> None:
+    """Its tables in pipeline.yml are the others from then on. `after_a_cut`: one that reads only these."""
     gone, *_ = world.tables
     rest = tuple(each for each in world.settings.tables if each.table != gone)
     world.settings = world.settings.model_copy(update={"tables": rest})
     with world.process() as pipeline:
-        consume(pipeline)
+        if after_a_cut:
+            consume(pipeline)
         pipeline.removal().remove_table(gone, with_lake=with_lake)
     world.bury_the_dead()
 
@@ -48,6 +49,34 @@ def test_a_table_that_was_removed_with_its_lake_does_not_come_back(removed: Worl
     lose_store(removed)
     rebuilt(removed)
     go_on(removed)
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["left out", "listed again"])
+def test_a_table_that_the_base_names_and_that_was_removed_before_it_was_made_does_not_come_back(
+    removed: World, *, is_listed: bool
+) -> None:
+    """The base lies before the removal, so cut files behind it name the table too."""
+    whole, gone = removed.settings, removed.tables[0]
+    apply_changes(removed)
+    remove_first(removed, with_lake=False, after_a_cut=False)
+    rest = list(removed.tables)
+    assert cleaned(removed).held_by == {}
+    with removed.process() as pipeline:
+        chain = pipeline.cut_chain()
+        base = chain.base()
+        assert base is not None
+        behind = [file.tables for _, file in chain.files(base.chain_position)]
+    assert all(gone in {table.name for table in tables} for tables in (base.tables, *behind))
+    assert [len(base.tables), len(base.rows["source_table"]), len(behind) > 0] == [3, 2, True]
+    lose_store(removed)
+    removed.settings = whole if is_listed else removed.settings
+    assert [found.table for found in rebuilt(removed)] == rest
+    if is_listed:
+        with removed.process() as pipeline:
+            pipeline.source_setup().set_up(begin_again=[gone])
+        snapshot_one(removed)
+    go_on(removed)
+    check(removed)
 
 
 @pytest.mark.parametrize("is_cleaned", [False, True], ids=["all cut files", "a base"])

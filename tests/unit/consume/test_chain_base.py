@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.consume.chain_base import ChainBase, DecidedChain, ReadThrough, order_of
+from cdc_pipeline.consume.chain_base import ChainBase, DecidedChain, ReadThrough, chain_base, order_of
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, PartitionRange, Slice
-from cdc_pipeline.metadata_store.ledger.records import Stream
+from cdc_pipeline.metadata_store.ledger.records import Boundary, Stream
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import Label
 
@@ -68,6 +68,30 @@ def test_a_table_whose_events_came_below_its_horizon_lacks_them_until_a_later_sn
     gaps = DecidedChain.of(None, [(BEGINNING, passed)]).gaps(())
     assert (gaps[late.table_uuid].behind(cutoff) is not None) == is_behind
     assert gaps[other.table_uuid].behind(None) is None
+
+
+def test_only_a_table_that_the_cut_names_and_the_store_lacks_counts_as_removed() -> None:
+    """Not one that was registered after the store's rows were read and before the identities were."""
+    decided = CutFile.from_bytes(cut_of_many_tables(2))
+    kept, removed = decided.tables
+    new = replace(kept, table_uuid=UUID(int=7), name=TableName.parse("a.b.new"))
+    assert isinstance(decided.content, Cut)
+    boundary = Boundary(
+        boundary_id=1,
+        stream="shop",
+        position=decided.content.position,
+        commit_time=MOMENT,
+        label_start=MOMENT,
+        label_end=MOMENT,
+        requested=False,
+        registered_at=MOMENT,
+        late_slices=0,
+    )
+    rows = {"source_table": [{"table_uuid": str(kept.table_uuid), "followed_at": None}]}
+    base = chain_base(boundary, decided, {kept.table_uuid: kept, new.table_uuid: new}, rows, ())
+    chain = DecidedChain.of(base, [(base.chain_position, decided)])
+    assert chain.removed == {removed.table_uuid}
+    assert list(chain.newest_tables(dict.fromkeys((kept.name, removed.name), BEGINNING)).values()) == [kept]
 
 
 def read_often(content: bytes) -> Iterator[tuple[str, CutFile]]:
