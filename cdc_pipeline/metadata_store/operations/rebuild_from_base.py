@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import BATCH_ROWS, Database
+from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.operations.restored_events import drop_forgotten, restore_events
 from cdc_pipeline.metadata_store.operations.retention import Keep
 
@@ -55,10 +55,14 @@ _READ = {
         WHERE source.stream = :stream
           AND (quarantine.snapshot_id IS NOT NULL
                OR split_part(quarantine.place, '-', 1) COLLATE "C" <= :position)
-          AND quarantine.quarantine_id > :after
-        ORDER BY quarantine.quarantine_id LIMIT :most
+        ORDER BY quarantine.quarantine_id
         """,
 }
+_AT_ONE_MOMENT = """
+    SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+    SET LOCAL idle_in_transaction_session_timeout = 0
+    """
+"""The rows belong together. The driver may decode millions of them for longer than a session may be idle."""
 _AS_JSON = """
     WITH kept AS (SELECT * FROM jsonb_to_recordset(CAST(:kept AS jsonb)) AS kept (table_id integer, number bigint))
     SELECT row_to_json(found) FROM ({}) AS found
@@ -84,28 +88,24 @@ class BaseRows:
 
         Tables and slices are as of the base, before anything was applied.
         """
-        parameters = {"stream": self.stream, **keep.parameters(), "after": 0, "most": BATCH_ROWS}
+        parameters = {"stream": self.stream, **keep.parameters()}
         with self.database.transaction("retention.read") as connection:
-            rows = {name: _read(connection, name, parameters) for name in _READ}
-        page, events = rows["quarantine"], list(rows["quarantine"])
-        while len(page) == BATCH_ROWS:  # all of them in one transaction would take longer than a session may be idle
-            with self.database.transaction("retention.read") as connection:
-                page = _read(connection, "quarantine", parameters | {"after": page[-1]["quarantine_id"]})
-            events += page
+            connection.exec_driver_sql(_AT_ONE_MOMENT)
+            rows = {
+                name: list(connection.scalars(text(_AS_JSON.format(query)), parameters))
+                for name, query in _READ.items()
+            }
         waiting = {"state": "registered", "claim_id": None, "applied_at": None}
-        return rows | {"quarantine": events, "slice": [row | waiting for row in rows["slice"]]}
-
-
-def _read(connection: Connection, name: str, parameters: Mapping[str, Any]) -> Rows:
-    return list(connection.scalars(text(_AS_JSON.format(_READ[name])), parameters))
+        return rows | {"slice": [row | waiting for row in rows["slice"]]}
 
 
 def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping[UUID, int], position: str) -> None:
     """Inserts the rows into a ledger that has only the stream, the tables `table_ids`, and published snapshots.
 
-    Rows of tables that are not in `table_ids` are left out: those tables were removed since. `position`: of the base.
-    A quarantined event up to that position that waits in the ledger gets the state that the base has for it; one that
-    the base lacks is dropped.
+    Rows of tables that are not in `table_ids` are left out: those tables were removed since. So are rows of tables that
+    the base lacks, which bases of older versions can have. `position`: of the base. A quarantined
+    event up to that position that waits in the ledger gets the state that the base has for it; one that the base lacks
+    is dropped.
     """
     new_ids = {row["table_id"]: table_ids.get(UUID(row["table_uuid"])) for row in rows["source_table"]}
     ours = {name: _of_tables(found, new_ids) for name, found in rows.items()}
@@ -123,7 +123,7 @@ def restore(connection: Connection, rows: Mapping[str, Rows], table_ids: Mapping
 
 
 def _of_tables(rows: Rows, new_ids: Mapping[int, int | None]) -> Rows:
-    known = [row for row in rows if "table_id" not in row or new_ids[row["table_id"]] is not None]
+    known = [row for row in rows if "table_id" not in row or new_ids.get(row["table_id"]) is not None]
     return [row | {"table_id": new_ids[row["table_id"]]} if "table_id" in row else row for row in known]
 
 
