@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import psycopg2
-from sqlalchemy import URL, Connection, Engine, Row, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Row, Select, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.exc import (
     ArgumentError,
@@ -189,6 +189,11 @@ def batches(rows: Iterable[Item], most: int = BATCH_ROWS) -> Iterator[list[Item]
     left = iter(rows)
     while batch := list(islice(left, most)):
         yield batch
+
+
+def streamed(connection: Connection, query: Select[*tuple[Any, ...]]) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yields the rows in batches. The server ends a session that is idle in a transaction for long."""
+    return iter(connection.execute(query.execution_options(yield_per=BATCH_ROWS)))
 
 
 def as_record(kind: Callable[..., Record], row: Row[*tuple[Any, ...]]) -> Record:

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.exc import SQLAlchemyError
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, translated_errors
+from cdc_pipeline.metadata_store.database import Database, streamed, translated_errors
 from cdc_pipeline.metadata_store.ledger.records import Assignment
 from cdc_pipeline.metadata_store.ledger.streams import IS_LIVE, assign, check_owner, lock_stream, locked_partitions
 
@@ -172,9 +172,9 @@ class SourceFiles:
 
     def begun_files(self, name: str) -> dict[int, dict[int, str]]:
         """Returns every source file that was started: stream partition -> number -> name."""
-        with self.database.transaction("stream.read_files") as connection:
-            rows = connection.execute(select(_FILE).where(_FILE.c.stream == name).order_by(_FILE.c.number)).all()
+        query = select(_FILE).where(_FILE.c.stream == name).order_by(_FILE.c.number)
         found: dict[int, dict[int, str]] = {}
-        for row in rows:
-            found.setdefault(row.stream_partition, {})[row.number] = row.name
+        with self.database.transaction("stream.read_files") as connection:
+            for row in streamed(connection, query):
+                found.setdefault(row.stream_partition, {})[row.number] = row.name
         return found

@@ -1,16 +1,16 @@
 """Snapshot tasks. Worker slots claim them one by one, each with a task lease by the database's clock."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Connection, Row, Select, and_, func, select, tuple_, update
+from sqlalchemy import CTE, ColumnElement, and_, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import BATCH_ROWS, Database, as_optional_record, as_record, batches
+from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record, batches, streamed
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
@@ -44,7 +44,7 @@ class SnapshotTasks:
         with self.database.transaction("snapshot_task.add") as connection:
             for batch in batches(rows):
                 connection.execute(insert(_TASK).on_conflict_do_nothing(), batch)
-            known = {(kind, ordinal): given for kind, ordinal, given in _streamed(connection, inputs)}
+            known = {(kind, ordinal): given for kind, ordinal, given in streamed(connection, inputs)}
         for task in tasks:
             if known[task.kind, task.ordinal] != task.input:
                 raise SnapshotError(
@@ -59,7 +59,7 @@ class SnapshotTasks:
         if state is not None:
             query = query.where(_TASK.c.state == state)
         with self.database.transaction("snapshot_task.list") as connection:
-            return tuple(as_record(SnapshotTask, row) for row in _streamed(connection, query))
+            return tuple(as_record(SnapshotTask, row) for row in streamed(connection, query))
 
     def counts(self, snapshot_id: str, kind: TaskKind) -> Mapping[TaskState, int]:
         """The number of the tasks of this kind in each state that any of them is in."""
@@ -171,8 +171,3 @@ def _lost() -> SnapshotError:
         expected="a slot that renews its task lease until the task is done",
         remedy="look for what ended it, such as too little memory, and run cdc snapshot again",
     )
-
-
-def _streamed(connection: Connection, query: Select[*tuple[Any, ...]]) -> Iterator[Row[*tuple[Any, ...]]]:
-    """Yields the rows in batches. The server ends a session that is idle in a transaction for long."""
-    return iter(connection.execute(query.execution_options(yield_per=BATCH_ROWS)))

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psycopg2.extensions
 import pytest
+from sqlalchemy import event
 
 from cdc_pipeline.errors import SourceChanged, StaleEpoch, StreamMoved
 from cdc_pipeline.record import PARTITION_ENDED, encode_position
@@ -39,6 +41,18 @@ def test_files_are_numbered_in_the_order_in_which_they_are_begun(shop: Shop) -> 
     begun = [files.begin_file(assignment, *file) for file in ((0, "a"), (0, "b"), (1, "a"), (0, "a"))]
     assert begun == [1, 2, 1, 1]
     assert files.begun_files("shop") == {0: {1: "a", 2: "b"}, 1: {1: "a"}}
+
+
+def test_any_number_of_begun_files_is_read_without_a_long_pause_in_the_transaction(shop: Shop) -> None:
+    """The server sends them batch by batch, as they are asked for."""
+    cursors: list[str | None] = []
+
+    @event.listens_for(shop.engine, "before_cursor_execute")
+    def note(_c: object, cursor: psycopg2.extensions.cursor, _s: object, _p: object, _o: object, _many: object) -> None:
+        cursors.append(cursor.name)
+
+    shop.store.source_files.begun_files("shop")
+    assert None not in cursors
 
 
 def test_a_consumer_that_lost_the_stream_begins_no_file(shop: Shop) -> None:
