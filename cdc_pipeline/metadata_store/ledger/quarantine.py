@@ -161,9 +161,7 @@ class Quarantine:
         """
         new = late.slice
         with self.database.transaction("quarantine.replay") as connection:
-            if lease is not None:
-                hold_lease(connection, lease)
-            table = _locked_table(connection, new.table_id)
+            table = _locked_table(connection, new.table_id, lease)
             known = _number_of(connection, late.slice_id, new.table_id)
             if known is not None:
                 return known
@@ -212,10 +210,12 @@ def no_boundary(stream: str) -> RegistryError:
     )
 
 
-def _locked_table(connection: Connection, table_id: int) -> SourceTable:
-    """Locks the stream and then the table, in the order of registration: another order could cause a deadlock."""
+def _locked_table(connection: Connection, table_id: int, lease: Lease | None) -> SourceTable:
+    """Locks the stream, then the lease, then the table, as a rebuild does: another order could cause a deadlock."""
     which, words = _TABLE.c.table_id == table_id, f"number {table_id}"
     lock_stream(connection, read_table(connection, which, words).stream)
+    if lease is not None:
+        hold_lease(connection, lease)
     return read_table(connection, which, words, lock=True)
 
 

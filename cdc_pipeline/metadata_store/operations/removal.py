@@ -103,7 +103,11 @@ class Removal:
 
 
 def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequence[int]:
-    """Locks the tables until the transaction ends, and returns their ids."""
+    """Locks the leases of the tables, then the tables, until the transaction ends. Returns the tables' ids.
+
+    Workers lock both in this order; in another order each could wait for the other. Leases that have expired are locked
+    too, so that nobody acquires one.
+    """
     query = select(_TABLE.c.table_id).where(_TABLE.c.stream == stream)
     if name is not None:
         query = query.where(
@@ -111,6 +115,8 @@ def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequ
             _TABLE.c.schema_name == name.schema,
             _TABLE.c.table_name == name.table,
         )
+    leases = select(_LEASE.c.table_id).where(_LEASE.c.table_id.in_(query))
+    connection.execute(leases.order_by(_LEASE.c.table_id).with_for_update())
     return connection.scalars(query.order_by(_TABLE.c.table_id).with_for_update()).all()
 
 
@@ -129,11 +135,10 @@ def _refuse_held(connection: Connection, stream: str, tables: Sequence[int]) -> 
             expected="nobody who registers more of what is to be removed",
             remedy="stop all consumers of the pipeline, then remove it again",
         )
-    leases = connection.execute(  # locks those that have expired, too, so that nobody acquires one
+    leases = connection.execute(  # also a table's first one, if it came before the table was locked
         select(_LEASE.c.owner, _LEASE.c.expires_at, func.clock_timestamp().label("now"))
         .where(_LEASE.c.table_id.in_(tables))
         .order_by(_LEASE.c.table_id)
-        .with_for_update()
     ).all()
     held = next((lease for lease in leases if lease.expires_at > lease.now), None)
     held = held or connection.execute(text(_AT_WORK), {"tables": list(tables)}).first()

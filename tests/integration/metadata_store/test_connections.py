@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier
 
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from cdc_pipeline.errors import SnapshotError, StaleEpoch, StoreAway
+from cdc_pipeline.errors import LeaseBusy, SnapshotError, StaleEpoch, StoreAway
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.leases import hold_lease
+from cdc_pipeline.metadata_store.ledger.cut import LateSlice
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_stale
+from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.metadata_store.operations.rebuild import Rebuild
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.states import SnapshotState
@@ -162,6 +166,47 @@ def test_a_table_becomes_stale_while_a_row_of_its_snapshot_is_quarantined(databa
             mark_stale(connection, [shop.orders.table_id], "a gap")
         with pytest.raises(StaleEpoch, match="the snapshot first is abandoned"):
             adding.result()
+
+
+def test_a_replay_waits_for_a_rebuild_before_it_locks_its_lease(database: str) -> None:
+    """A rebuild locks the stream, then the leases; in another order each would wait for the other."""
+    with opened_shop(database) as shop, ThreadPoolExecutor(1) as pool:
+        shop.register_orders(1)
+        lease, end = shop.acquire(), shop.store.streams.chain_position("shop")
+        new = replace(shop.slice(shop.orders.table_id, 1, 1, 0, "late"), late=True)
+        late = LateSlice(slice=new, slice_id="late", events=())
+        with shop.engine.begin() as connection:
+            lock_stream(connection, "shop")
+            replaying = pool.submit(shop.store.quarantine.replay, late, end, lease)
+            assert eventually(lambda: query(database, IS_WAITING) == [(1,)])
+            connection.exec_driver_sql("SELECT FROM cdc.lease FOR UPDATE NOWAIT")
+        assert replaying.result() == 3
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["check", "removal"])
+def test_a_removal_waits_for_a_worker_before_it_locks_the_table(database: str, *, is_removed: bool) -> None:
+    """A worker locks its lease, then the table, of which it then records a claim."""
+    with opened_shop(database) as shop, ThreadPoolExecutor(1) as pool:
+        lease, removal = shop.acquire(), shop.store.removal
+        with shop.engine.begin() as connection:
+            hold_lease(connection, lease)
+            remove = removal.remove_table if is_removed else removal.check_idle
+            removing = pool.submit(remove, "shop", shop.orders.name)
+            assert eventually(lambda: query(database, IS_WAITING) == [(1,)])
+            connection.exec_driver_sql("SELECT FROM cdc.source_table FOR KEY SHARE NOWAIT")
+        with pytest.raises(LeaseBusy, match="worker is at work until"):
+            removing.result()
+
+
+def test_a_removal_finds_a_first_lease_that_somebody_takes_meanwhile(database: str) -> None:
+    take = "INSERT INTO cdc.lease SELECT table_id, 'new', 1, now() + interval '1 h', now(), now() FROM cdc.source_table"
+    with opened_shop(database) as shop, ThreadPoolExecutor(1) as pool:
+        with shop.engine.begin() as connection:
+            connection.exec_driver_sql(take)
+            removing = pool.submit(shop.store.removal.remove_table, "shop", shop.orders.name)
+            assert eventually(lambda: query(database, IS_WAITING) == [(1,)])
+        with pytest.raises(LeaseBusy, match="new is at work until"):
+            removing.result()
 
 
 def test_a_deadlock_fails_one_of_two_and_is_worth_another_try(database: str) -> None:
