@@ -159,7 +159,7 @@ class PostgresStream:
         table = self._tables.get(change.relation.oid)
         if table is None or not table.is_read(int(change.commit_lsn[-1])):
             return []
-        shape = self._shape(change.relation, table)
+        shape = self._shape(change.relation, table, int(change.commit_lsn[0]))
         schema = shape.schema(table.key)
         whole = self._generated.added_to(change, shape, table.name, table.key)
         return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
@@ -198,13 +198,13 @@ class PostgresStream:
         known = {oid: table.newest for oid, table in self._tables.items()} | self._open_tables.newest
         return read_shapes(self._sql_connection, oids, known)
 
-    def _shape(self, relation: Relation, table: StreamedTable) -> SourceShape:
-        """Returns the shape of events with these columns.
+    def _shape(self, relation: Relation, table: StreamedTable, commit_position: int) -> SourceShape:
+        """Returns the shape of events with these columns, of which the first commits at the position.
 
         Raises StreamMoved if the catalogue has changed since the stream was opened. Raises TableStale if it has not:
         then the table had these columns only between two reads of the catalogue.
         """
-        shape = table.shape(relation)
+        shape = table.shape(relation, commit_position)
         if shape is not None:
             return shape
         now = self._shapes([table.oid]).get(table.oid)

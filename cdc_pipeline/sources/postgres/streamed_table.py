@@ -37,16 +37,19 @@ class StreamedTable:
 
         It is the schema of the event before, unless a newer shape holds at the commit position.
         """
-        while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
-            self._shapes.pop(0)
+        self._pass_until(commit_position)
         return self._shapes[0].schema(self.key)
 
     def is_read(self, commit_position: int) -> bool:
         """Returns False for events that are registered already, or that the table's next snapshot will contain."""
         return commit_position >= self._start
 
-    def shape(self, relation: Relation) -> SourceShape | None:
-        """Returns the shape of an event with these columns, None if neither the present nor a later shape has them."""
+    def shape(self, relation: Relation, commit_position: int) -> SourceShape | None:
+        """Returns the shape of an event with these columns, None if neither the present nor a later shape has them.
+
+        A shape that ended before the commit position is not returned, even if its columns are the same.
+        """
+        self._pass_until(commit_position)
         shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
         while not self._shapes[0].shows(shown):
             if not any(shape.shows(shown) for shape in self._shapes):
@@ -70,6 +73,12 @@ class StreamedTable:
                 expected=f"{', '.join(self.key)} in its replica identity" if self.key else "the whole old row",
                 remedy=f"run ALTER TABLE {where} REPLICA IDENTITY FULL, then cdc snapshot {self.name}",
             )
+
+    def _pass_until(self, commit_position: int) -> None:
+        """Drops shapes that no event at the commit position or later has: a newer one holds there."""
+        while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
+            self._shapes.pop(0)
+        self._pass_alike()
 
     def _pass_alike(self) -> None:
         """Drops shapes whose events look like those of the next shape: they differ only in a generated column."""
