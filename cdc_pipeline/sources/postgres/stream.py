@@ -179,7 +179,7 @@ class PostgresStream:
         if known:
             table.check_old_rows(relation)
             return
-        if {column.name for column in relation.columns} not in table.column_names:
+        if not table.has_columns({column.name for column in relation.columns}):
             return
         publication = self._published()
         own = TableName(database=table.name.database, schema=relation.namespace, table=relation.name)

@@ -1,5 +1,7 @@
 """Finds the shape of a table's events in a PostgreSQL stream."""
 
+from collections.abc import Set as AbstractSet
+
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.sources.pgoutput.messages import Relation
@@ -24,13 +26,18 @@ class StreamedTable:
         return tuple(self._shapes)
 
     @property
-    def column_names(self) -> list[set[str]]:
-        """By shape, the names of the columns of the table's events, and of its partitions if it has any."""
-        return [{column.name for column in shape.streamed} for shape in self._shapes]
-
-    @property
     def newest(self) -> SourceShape:
         return self._shapes[-1]
+
+    def has_columns(self, names: AbstractSet[str]) -> bool:
+        """Returns whether events of the table or a partition may have columns of these names.
+
+        These are all that are not generated, and any of the generated ones, as `SourceShape.shows` says.
+        """
+        return any(
+            {column.name for column in shape.streamed} <= names <= {column.name for column in shape.columns}
+            for shape in self._shapes
+        )
 
     def present(self, commit_position: int) -> TableSchema:
         """Returns the schema of a truncate, which carries no columns.
