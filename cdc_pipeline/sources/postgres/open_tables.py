@@ -44,8 +44,8 @@ class OpenTables:
             before = self.newest.get(table.oid, table.shapes[-1])
             after = _unchanged(before, shapes.get(table.oid))
             found = parts.get(table.oid, ())
-            hides = parts_that_hide(found, table.key, is_new=False) or any(p.may_repeat(table.key) for p in found)
-            if after is None or hides:
+            unfit = any(part.not_in_log or part.may_repeat(table.key) for part in found)
+            if after is None or unfit or parts_that_hide(found, table.key, is_new=False):
                 moved.add(table.name)
             elif after is not before:
                 self.newest[table.oid] = after
@@ -70,5 +70,7 @@ def _unchanged(before: SourceShape, now: SourceShape | None) -> SourceShape | No
         return before
     if [column.look for column in now.columns] != [column.look for column in before.columns]:
         return None
+    if now.leaves != before.leaves and any(column.generated is not None for column in now.columns):
+        return None  # a new partition may compute them otherwise; only an opening reads its expressions, under a lock
     change = compare_again(before, now)
     return change.shape if isinstance(change, Unchanged) else None

@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceError, StreamMoved
 from cdc_pipeline.sources.postgres.session import session
 from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, world_of
 from tests.support.streams import run_sql
@@ -197,6 +197,37 @@ def test_a_running_consumer_goes_on_past_a_partition_whose_updates_the_server_re
         stream_to_slices_until_idle(consumer)
     assert go_on(world) == {}
     assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+UNFIT: dict[str, tuple[Sequence[str], str, str]] = {
+    "it is unlogged": (
+        PARTED,
+        HIGH.replace("TABLE", "UNLOGGED TABLE"),
+        "changes of public.high are not in the server's log: unlogged tables",
+    ),
+    "it computes a column otherwise": (
+        (PARTED[0].replace("note text", "note text, n int GENERATED ALWAYS AS (id + 1) STORED"), PARTED[1]),
+        HIGH.replace("FOR", "(n GENERATED ALWAYS AS (id + 2) STORED) FOR"),
+        "partitions of {table} compute n otherwise than itself",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_a_running_consumer_stops_its_table_at_a_new_partition_that_setup_would_refuse(
+    kind: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    statements, create, words = UNFIT[kind]
+    run_sql(database, *statements, "INSERT INTO orders VALUES (1, 'a', 'one')")
+    world = world_of(tmp_path, database, store_url, BY_ID)
+    begin_again(world)
+    before = in_lake(world, "orders")
+    with world.process() as pipeline, pipeline.consumer_runs().open() as consumer:
+        run_sql(database, create, "INSERT INTO orders VALUES (1001, 'x', 'new'), (2, 'b', 'two')")
+        with pytest.raises(StreamMoved):
+            stream_to_slices_until_idle(consumer)
+    assert words.format(table=name_of(world, "orders")) in go_on(world)["orders"]
+    assert in_lake(world, "orders") == before
 
 
 def test_what_is_printed_for_unlogged_tables_makes_them_ready(database: str, store_url: str, tmp_path: Path) -> None:
