@@ -44,8 +44,9 @@ class OpenTables:
             before = self.newest.get(table.oid, table.shapes[-1])
             after = _unchanged(before, shapes.get(table.oid))
             found = parts.get(table.oid, ())
+            same_key = bool(found) and tuple(found[0].primary_key) == table.primary_key
             unfit = any(part.not_in_log or part.may_repeat(table.key) for part in found)
-            if after is None or unfit or parts_that_hide(found, table.key, is_new=False):
+            if after is None or not same_key or unfit or parts_that_hide(found, table.key, is_new=False):
                 moved.add(table.name)
             elif after is not before:
                 self.newest[table.oid] = after

@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTable:
-    """A table that passed every check. `key` is empty for a keyless table.
+    """A table that passed every check. `key` is empty for a keyless table. `primary_key` may be another one.
 
     `shapes`: those that its events may have, oldest first. `schema` is the schema of the last one.
     """
@@ -50,6 +50,7 @@ class PlannedTable:
     name: TableName
     oid: int
     key: tuple[str, ...]
+    primary_key: tuple[str, ...]
     shapes: tuple[SourceShape, ...]
 
     @property
@@ -294,4 +295,4 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None, *, is_ne
     check_column_names(settings, names)
     check_unique(name, found.parts, key)
     check_identity(settings, found.parts, key, is_new=is_new)
-    return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
+    return PlannedTable(name=name, oid=found.oid, key=key, primary_key=found.primary_key, shapes=(found.shape,))

@@ -27,7 +27,11 @@ SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text
                       SELECT jsonb_agg(a.attname) FROM pg_attribute AS a WHERE a.attrelid = i.indrelid
                         AND a.attnum = ANY ((i.indkey::int2[])[:i.indnkeyatts - 1]))))
            FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
-                                AND i.indpred IS NULL AND i.indexprs IS NULL) END
+                                AND i.indpred IS NULL AND i.indexprs IS NULL) END,
+       coalesce((SELECT array_agg(a.attname::text ORDER BY array_position(i.indkey::int2[], a.attnum))
+                 FROM pg_index AS i JOIN pg_attribute AS a
+                   ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[:i.indnkeyatts - 1])
+                 WHERE i.indrelid = c.oid AND i.indisprimary AND part.is_named), '{{}}')
 FROM (SELECT root AS of, relation, relation = root AS is_named,
              relation = root AND count(*) OVER (PARTITION BY root) > 1 AS is_above
       FROM parts WHERE relation = root OR kind <> 'p') AS part
@@ -48,6 +52,7 @@ class TablePart:
     `reads`: the pipeline's role may read its rows. `is_filtered`: row-level security hides rows from that role. Both do
     not concern a table that has its rows in partitions: a copy reads those. `unique`: of the table itself, each unique
     index: whether the server checks it with each row, not at the end of the statement or transaction, and its columns.
+    `primary_key`: of the table itself, the columns of its primary key.
     """
 
     sql: str
@@ -60,6 +65,7 @@ class TablePart:
     reads: bool
     is_filtered: bool
     unique: Sequence[tuple[bool, Sequence[str]]] | None
+    primary_key: Sequence[str]
 
     def lacking(self, key: Sequence[str]) -> tuple[str, ...]:
         """Returns the columns of the id that updates and deletes do not carry."""

@@ -18,12 +18,6 @@ SELECT c.oid, c.relkind::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
-_PRIMARY_KEY = """
-SELECT a.attname::text
-FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place
-"""
 _COMPUTED_OTHERWISE = f"""
 WITH RECURSIVE wanted AS (SELECT %s::oid AS oid), {PARTS}
 SELECT DISTINCT a.attname::text COLLATE "C"
@@ -56,7 +50,6 @@ class CatalogueTable:
     relkind: str
     shape: SourceShape
     parts: Sequence[TablePart]
-    primary_key: tuple[str, ...]
     computed_otherwise: tuple[str, ...]
     generated: frozenset[str]
 
@@ -64,6 +57,10 @@ class CatalogueTable:
     def is_table(self) -> bool:
         """Whether it has changes of its own in the log: it is no view, and no foreign table."""
         return self.relkind in ("r", "p")
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        return tuple(self.parts[0].primary_key)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,7 +103,6 @@ def read_table(
         relkind=relkind,
         shape=named(shape, types, as_text),
         parts=parts,
-        primary_key=tuple(row[0] for row in rows(connection, _PRIMARY_KEY, (oid,))),
         computed_otherwise=tuple(row[0] for row in rows(connection, _COMPUTED_OTHERWISE, (oid,))),
         generated=frozenset(row[0] for row in rows(connection, _GENERATED, (oid,))),
     )

@@ -180,6 +180,21 @@ def test_a_publication_that_goes_while_it_is_read_registers_nothing_more(world: 
     assert in_lake(world, "orders") == in_source(world, "orders")
 
 
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_another_key_stops_its_table_also_while_a_consumer_runs(world: World, identity: str) -> None:
+    damage(world, (f"ALTER TABLE orders REPLICA IDENTITY {identity}",))
+    frozen = in_lake(world, "orders")
+    statements, _, words = DAMAGES["another key"]
+    with world.process() as pipeline, pipeline.consumer_runs().open() as consumer:
+        damage(world, (*statements, "INSERT INTO orders VALUES (1, 'twin')", "DELETE FROM orders WHERE note = 'one'"))
+        with pytest.raises(StreamMoved):
+            stream_to_slices_until_idle(consumer)
+    stopped = go_on(world)
+    assert list(stopped) == ["orders"]
+    assert words.format(table=name_of(world, "orders")) in stopped["orders"]
+    assert in_lake(world, "orders") == frozen
+
+
 def test_a_snapshot_under_way_is_abandoned_when_its_table_is_made_again(world: World) -> None:
     with world.process() as pipeline:
         table_id = pipeline.store.tables.table(name_of(world, "orders")).table_id

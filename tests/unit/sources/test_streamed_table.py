@@ -39,7 +39,7 @@ def relation_of(shape: SourceShape) -> Relation:
 
 def opened(*shapes: SourceShape) -> StreamedTable:
     name = TableName.parse("shop.public.t")
-    return StreamedTable(PlannedTable(name=name, oid=1, key=("k",), shapes=shapes), start=0)
+    return StreamedTable(PlannedTable(name=name, oid=1, key=("k",), primary_key=("k",), shapes=shapes), start=0)
 
 
 @pytest.mark.parametrize("renamed", ["kba", "kxb"], ids=["exchanged", "renamed"])
