@@ -34,7 +34,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTa
 from cdc_pipeline.lake.quoting import table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.rows_commit import rows_commit
-from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark, planned_for_snapshot, shape_at
+from cdc_pipeline.lake.schema_change import Fitted, follow, planned_for_snapshot, shape_at
 from cdc_pipeline.lake.shape import Shape, ShapeChange
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
@@ -264,7 +264,7 @@ class RowHistory:
         reshaper = Reshaper(
             session=self.session, store=self.store, log=self.log, clock=self.clock, on_step=self.on_step
         )
-        return follow_by_spark(reshaper, self.history, work, read, metadata, self.may_commit, plan)
+        return follow(reshaper, self.history, work, read, metadata, self.may_commit, plan)
 
     def _files(self, fitted: Fitted, ending_from: str) -> LakeFiles:
         with step(self.on_step, "lake_files.read"):

@@ -12,7 +12,7 @@ from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import AGAIN, commit_info
 from cdc_pipeline.lake.fitting import fitted, taken_over
 from cdc_pipeline.lake.new_shape import delta_fields
-from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.reshaping import Reshaper, Reshaping, configuration_of, reshaping_of
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of, shape_of_source
 from cdc_pipeline.lake.table_features import check_features, has_unknown_features
@@ -55,17 +55,13 @@ def _is_worth_a_commit(reshaping: Reshaping, log: DeltaLog, read: int, on_step: 
 
 
 def follow(
-    log: DeltaLog,
+    reshaper: Reshaper,
     table: LakeTable,
     work: ClaimWork,
     read: int,
     metadata: Action,
-    *,
-    plan: Callable[[Shape], ShapeChange] | None = None,
-    actions_of: Callable[[LakeTable, Reshaping], list[Action]],
     may_commit: Callable[[], None],
-    clock: Clock,
-    on_step: OnStep,
+    plan: Callable[[Shape], ShapeChange] | None = None,
 ) -> Fitted:
     """Gives the lake's table the claim's columns, or those of `plan`, in version `read + 1`.
 
@@ -73,14 +69,15 @@ def follow(
     version's. The commit is durable on return. Raises SchemaConflict if the lake cannot follow, LakeError (retryable)
     if another writer was first, and LakeError for a table whose features only Delta's writer maintains.
     """
+    log, on_step = reshaper.log, reshaper.on_step
     plan = plan or partial(planned, table, work)
     reshaping = reshaping_of(metadata, read, plan, vectors=table.deletion_vectors)
     if not reshaping.is_none and _is_worth_a_commit(reshaping, log, read, on_step):
         words = reshaping.change.words()
         info = commit_info(
-            operation=_OPERATION, user_metadata=json.dumps({"shape": words}), read_version=read, now=clock()
+            operation=_OPERATION, user_metadata=json.dumps({"shape": words}), read_version=read, now=reshaper.clock()
         )
-        actions = actions_of(table, reshaping)
+        actions = reshaper.actions(table, reshaping)
         may_commit()
         with step(on_step, "lake_schema.commit"):
             log.append(read + 1, [info, *actions])
@@ -90,30 +87,6 @@ def follow(
         table=_of_claim(table, work, after, reshaping.partitions),
         shape=after,
         version=read if reshaping.is_none else read + 1,
-    )
-
-
-def follow_by_spark(
-    reshaper: Reshaper,
-    table: LakeTable,
-    work: ClaimWork,
-    read: int,
-    metadata: Action,
-    may_commit: Callable[[], None],
-    plan: Callable[[Shape], ShapeChange] | None = None,
-) -> Fitted:
-    """Does what `follow` does; Spark writes the rows that change."""
-    return follow(
-        reshaper.log,
-        table,
-        work,
-        read,
-        metadata,
-        plan=plan,
-        actions_of=reshaper.actions,
-        may_commit=may_commit,
-        clock=reshaper.clock,
-        on_step=reshaper.on_step,
     )
 
 

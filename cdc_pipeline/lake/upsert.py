@@ -29,7 +29,7 @@ from cdc_pipeline.lake.maintenance import EMPTY_COMMITS, checkpoint_when_due, co
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.row_history import RowHistory, history_lags
-from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark
+from cdc_pipeline.lake.schema_change import Fitted, follow
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
 from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
@@ -198,7 +198,7 @@ class ClaimUpsert:
         with step(self.on_step, "lake_schema.read"):
             metadata = self._log.metadata(read) if self.way == "merge" else self.states.at(self._log, read).metadata
         reshaper = Reshaper(session=session, store=self.store, log=self._log, clock=self.clock, on_step=self.on_step)
-        return follow_by_spark(reshaper, self.table, self.work, read, metadata, self.may_commit)
+        return follow(reshaper, self.table, self.work, read, metadata, self.may_commit)
 
     def _files(self, fitted: Fitted) -> LakeFiles:
         """Returns the table's files for an append."""

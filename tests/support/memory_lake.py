@@ -71,7 +71,7 @@ from tests.support.memory_rows import (
     replaced_files,
     source_columns,
 )
-from tests.support.memory_shape import described, described_again, reshaped, stored_schema
+from tests.support.memory_shape import MemoryReshaper, described, reshaped, stored_schema
 
 
 class MemoryLake:
@@ -246,20 +246,19 @@ class MemoryLake:
     def _follow(self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence) -> Fitted:
         """As the real lake, but for the rows, which are rewritten here."""
 
-        def actions(table: LakeTable, shaped: Reshaping) -> list[Action]:
-            metadata, stored = described_again(shaped), self._stored(log, table)
-            if not (shaped.rewrites and stored.files):
-                return [{"metaData": metadata}]
+        def files(table: LakeTable, shaped: Reshaping, metadata: Action) -> list[Action]:
+            stored = self._stored(log, table)
+            if not stored.files:
+                return []
             rows = reshaped(stored.rows, shaped.change, stored_schema(metadata))
             file = self._data_file(table, f"shape-{uuid.uuid4()}", rows)
-            return [{"metaData": metadata}, *replaced_files(table, stored, file, data_change=True)]
+            return replaced_files(table, stored, file, data_change=True)
 
-        read, on_step = fence.lake_version, self._on_step
+        store, read, clock, on_step = self._store, fence.lake_version, self._clock, self._on_step
         with step(on_step, "lake_schema.read"):
             metadata = log.metadata(read)
-        return follow(
-            log, table, work, read, metadata, actions_of=actions, may_commit=always, clock=self._clock, on_step=on_step
-        )
+        reshaper = MemoryReshaper(store=store, log=log, clock=clock, on_step=on_step, files=files)
+        return follow(reshaper, table, work, read, metadata, always)
 
     def _merge(
         self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence, started: float

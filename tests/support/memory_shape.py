@@ -2,14 +2,18 @@
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import delta_fields
-from cdc_pipeline.lake.reshaping import Reshaping
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.reshaping import Reshaper, Reshaping
 from cdc_pipeline.lake.shape import Shape, ShapeChange
 from cdc_pipeline.lake.table_ddl import VECTORS
 from cdc_pipeline.record import DELETED, STATE, VERSION
@@ -19,6 +23,18 @@ _DELTA = {"BIGINT": "long", "INT": "integer", "SMALLINT": "short", "FLOAT": "flo
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _ARROW = {rule.spark: rule.arrow for rule in TABLE}
 OWN = {VERSION: "STRING", DELETED: "BOOLEAN", STATE: "STRING"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReshaper(Reshaper):
+    """Needs no session: `files` rewrites the rows for the new metadata."""
+
+    session: SparkSession = field(init=False)
+    files: Callable[[LakeTable, Reshaping, Action], list[Action]]
+
+    def actions(self, table: LakeTable, work: Reshaping) -> list[Action]:
+        metadata = described_again(work)
+        return [{"metaData": metadata}, *(self.files(table, work, metadata) if work.rewrites else ())]
 
 
 def described(shape: Shape, table_uuid: str, *, vectors: bool) -> list[Action]:
@@ -54,11 +70,11 @@ def reshaped(rows: pa.Table, change: ShapeChange, schema: pa.Schema) -> pa.Table
     found = dict(zip(rows.column_names, rows.columns, strict=True))
     found[STATE] = pa.array([_state(text, change) for text in found[STATE].to_pylist()], pa.string())
     columns = []
-    for field in schema:
-        was = change.sources[field.name] if field.name in after else field.name
-        value = None if was is not None else after[field.name].missing_value
+    for place in schema:
+        was = change.sources[place.name] if place.name in after else place.name
+        value = None if was is not None else after[place.name].missing_value
         column = found[was] if was is not None else pa.array([value] * rows.num_rows)
-        columns.append(pc.cast(column, field.type))
+        columns.append(pc.cast(column, place.type))
     return pa.table(columns, schema=schema)
 
 
