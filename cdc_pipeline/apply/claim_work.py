@@ -11,7 +11,6 @@ from cdc_pipeline.apply.next_move import merged_ranges
 from cdc_pipeline.errors import ObjectMissing, SliceDamaged
 from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.failures import Damage
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
@@ -63,15 +62,15 @@ class ClaimPreparation:
 
     def _checked(self, lease: Lease, slices: Sequence[RegisteredSlice]) -> tuple[SliceInput, ...]:
         """Checks all files before it raises the first error, so that people see every damaged slice."""
-        inputs, damages = list[SliceInput](), list[tuple[Damage, SliceDamaged]]()
+        inputs, damages = list[SliceInput](), dict[int, SliceDamaged]()
         for row in slices:
             try:
                 inputs.append(self._input(row))
             except SliceDamaged as error:
-                damages.append((Damage(number=row.number, found=error.found, expected=error.expected), error))
+                damages[row.number] = error
         if damages:
-            self.store.failures.record_damage(lease, [damage for damage, _ in damages])
-            raise damages[0][1]
+            self.store.failures.record_damage(lease, damages)
+            raise next(iter(damages.values()))
         return tuple(inputs)
 
     def _input(self, row: RegisteredSlice) -> SliceInput:
@@ -107,12 +106,12 @@ def check_slice_file(
 
 
 def check_content(row: RegisteredSlice, content: bytes, schema: TableSchema, *, most_unpacked_bytes: int) -> None:
-    """Compares size and SHA-256, then the footer's columns with types, number of rows and unpacked bytes.
+    """Compares the SHA-256, then the footer's columns with types, number of rows and unpacked bytes.
 
     Does not unpack any page. Raises SliceDamaged.
     """
     sha256 = hashlib.sha256(content).hexdigest()
-    if len(content) != row.size_bytes or sha256 != row.sha256:
+    if sha256 != row.sha256:
         raise damaged(row, f"{len(content)} bytes with the SHA-256 {sha256}", f"{row.size_bytes} bytes, {row.sha256}")
     # The footer is parsed only after the hash matched: these are the bytes that the consumer wrote.
     try:

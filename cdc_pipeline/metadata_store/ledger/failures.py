@@ -1,13 +1,14 @@
 """Failing tables: the number of failures in a row, the time of the next try, and damaged slice files."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from cdc_pipeline.errors import SliceDamaged
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
@@ -38,15 +39,6 @@ class FailingTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """A slice whose file differs from what was registered."""
-
-    number: int
-    found: str
-    expected: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
     """Every change needs the table's lease. It raises StaleEpoch, without effect, when another owner has the lease."""
 
@@ -74,15 +66,15 @@ class Failures:
             hold_lease(connection, lease)
             clear_failures(connection, lease.table_id)
 
-    def record_damage(self, lease: Lease, damages: Sequence[Damage]) -> None:
-        """Records damaged slice files; inspection lists each until the lake has its slice."""
+    def record_damage(self, lease: Lease, damages: Mapping[int, SliceDamaged]) -> None:
+        """Records damaged slice files by slice number; inspection lists each until the lake has its slice."""
         with self.database.transaction("slice.mark_damaged") as connection:
             hold_lease(connection, lease)
-            for damage in damages:
+            for number, damage in damages.items():
                 seen = {"found": damage.found, "expected": damage.expected, "last_seen_at": func.clock_timestamp()}
                 connection.execute(
                     insert(damaged_slice)
-                    .values(table_id=lease.table_id, **asdict(damage) | seen, first_seen_at=func.clock_timestamp())
+                    .values(table_id=lease.table_id, number=number, **seen, first_seen_at=func.clock_timestamp())
                     .on_conflict_do_update(index_elements=["table_id", "number"], set_=seen)
                 )
 

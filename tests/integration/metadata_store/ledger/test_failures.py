@@ -1,14 +1,13 @@
 """What the store remembers of a table that fails: since when, how often, until when, and by whose word."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import StaleEpoch
+from cdc_pipeline.errors import SliceDamaged, StaleEpoch
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.failures import Damage, FailingTable
+from cdc_pipeline.metadata_store.ledger.failures import FailingTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
@@ -113,7 +112,7 @@ def test_who_lost_the_lease_says_nothing_of_a_table(shop: Shop) -> None:
     for change in (
         lambda: shop.store.failures.clear(mine),
         lambda: shop.store.failures.record(mine, "x", retry_policy=POLICY, is_outage=False),
-        lambda: shop.store.failures.record_damage(mine, [Damage(number=1, found="x", expected="y")]),
+        lambda: shop.store.failures.record_damage(mine, {1: SliceDamaged("x", expected="y")}),
     ):
         with pytest.raises(StaleEpoch):
             change()
@@ -136,9 +135,8 @@ def test_the_views_say_why_since_when_and_until_when(shop: Shop) -> None:
 
 def test_a_damaged_slice_is_known_by_name_until_it_is_applied(shop: Shop) -> None:
     lease = shop.acquire()
-    damage = Damage(number=1, found="9 bytes", expected="10 bytes")
-    shop.store.failures.record_damage(lease, [damage])
-    shop.store.failures.record_damage(lease, [replace(damage, found="8 bytes")])
+    for found in ("9 bytes", "8 bytes"):
+        shop.store.failures.record_damage(lease, {1: SliceDamaged(found, expected="10 bytes")})
     (known,) = shop.store.inspection.run("damaged")
     path = shop.store.slices.slices(lease.table_id, 1, 1)[0].path
     assert (known["number"], known["path"], known["found"], known["expected"]) == (1, path, "8 bytes", "10 bytes")
