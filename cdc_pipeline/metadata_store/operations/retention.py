@@ -124,11 +124,14 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OldRows:
-    """Rows of one kind that can be deleted: their number, about their size, and since when the oldest is not needed."""
+class Cleaned:
+    """How much of one kind was deleted, or would be by a run that is not dry. Of rows, `bytes` is an estimate.
+
+    `oldest`: the time since when the oldest item was not needed, if known.
+    """
 
     kind: str
-    rows: int
+    count: int
     bytes: int
     oldest: datetime | None
 
@@ -214,15 +217,15 @@ class Retention:
             positions = connection.scalars(_KEPT_POSITIONS, {"stream": self.stream}).all()
         return Keep(base=base, slices=tuple((row.table_id, row.number) for row in slices), positions=tuple(positions))
 
-    def count(self, kind: str, parameters: Mapping[str, Any]) -> OldRows:
+    def count(self, kind: str, parameters: Mapping[str, Any]) -> Cleaned:
         """Counts the rows that `delete` would delete."""
         found = text(
-            f"SELECT count(*) AS rows, coalesce(sum(bytes), 0)::bigint AS bytes, min(since) AS oldest"
+            f"SELECT count(*) AS count, coalesce(sum(bytes), 0)::bigint AS bytes, min(since) AS oldest"
             f" FROM ({OLD_ROWS[kind]}) AS old"
         )
         with self.database.transaction("retention.read") as connection:
             row = connection.execute(found, self._named(parameters)).one()
-        return OldRows(kind=kind, **row._asdict())
+        return Cleaned(kind=f"rows of {kind}", **row._asdict())
 
     def delete(self, kind: str, parameters: Mapping[str, Any]) -> int:
         """Deletes one batch in a transaction of its own. Returns the number of rows: zero when none is left."""

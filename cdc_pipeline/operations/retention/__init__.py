@@ -26,24 +26,11 @@ from cdc_pipeline.errors import CdcError, LeaseBusy
 from cdc_pipeline.lake.protocol import Fence, LakeTable
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.operations.old_rows import NOTHING_FORGOTTEN, OF_CUTS, OLD_ROWS
-from cdc_pipeline.metadata_store.operations.retention import Keep
+from cdc_pipeline.metadata_store.operations.retention import Cleaned, Keep
 from cdc_pipeline.operations.retention.objects import BATCH_OBJECTS, ObjectToDelete, OldObjects
 from cdc_pipeline.settings.work import KeepSettings
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
-    """How much of one kind was deleted, or would be by a run that is not dry.
-
-    `oldest`: the time since when the oldest item was not needed, if known.
-    """
-
-    kind: str
-    count: int
-    bytes: int
-    oldest: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +192,7 @@ class Cleanup:
         found = self.work.store.retention.count(name, parameters)
         while not dry_run and self.work.store.retention.delete(name, parameters):
             pass
-        return Cleaned(kind=f"rows of {name}", count=found.rows, bytes=found.bytes, oldest=found.oldest)
+        return found
 
     def _held_by(self, tables: Sequence[SourceTable], forgotten: _Forgotten, before: datetime) -> dict[str, str]:
         holding = self.work.store.retention.holding(forgotten.through, before)
