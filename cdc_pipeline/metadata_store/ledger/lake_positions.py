@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import select, text
+from sqlalchemy import Connection, select, text
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
@@ -65,11 +65,9 @@ class LakePositions:
         return as_optional_record(NextChange, row)
 
     def last_boundary(self, stream: str) -> Boundary | None:
-        """Returns the stream's last boundary: every event before it is registered. None for a stream without a cut."""
-        query = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
+        """Does what the function does, in a transaction of its own."""
         with self.database.transaction("position.read_last_boundary") as connection:
-            row = connection.execute(query).one_or_none()
-        return as_optional_record(Boundary, row)
+            return last_boundary(connection, stream)
 
     def boundary_at(self, stream: str, position: str) -> Boundary | None:
         """Returns the boundary of the cut that ends at exactly this position; None if there is none."""
@@ -77,3 +75,9 @@ class LakePositions:
         with self.database.transaction("position.read_boundary") as connection:
             row = connection.execute(query).one_or_none()
         return as_optional_record(Boundary, row)
+
+
+def last_boundary(connection: Connection, stream: str) -> Boundary | None:
+    """Returns the stream's last boundary: every event before it is registered. None for a stream without a cut."""
+    query = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
+    return as_optional_record(Boundary, connection.execute(query).one_or_none())

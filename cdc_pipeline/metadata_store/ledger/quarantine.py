@@ -13,11 +13,12 @@ from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, LateSlice, Slice, late_identity, late_reason
+from cdc_pipeline.metadata_store.ledger.cut import LateSlice, Slice, late_identity, late_reason
+from cdc_pipeline.metadata_store.ledger.lake_positions import last_boundary
 from cdc_pipeline.metadata_store.ledger.quarantine_decisions import decide, drop_waiting
-from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_stale
-from cdc_pipeline.metadata_store.ledger.streams import lock_stream, read_chain_position
+from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.metadata_store.ledger.tables import read_table
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.metadata_store.states import QuarantineState, TableState
@@ -165,16 +166,14 @@ class Quarantine:
             known = _number_of(connection, late.slice_id, new.table_id)
             if known is not None:
                 return known
-            _check_chain_position(connection, table.stream, chain_position)
+            boundary = _boundary_at(connection, table.stream, chain_position)
             if lease is None and new.is_below(table.horizon):
                 if table.state not in {TableState.REGISTERED, TableState.STALE}:
-                    mark_stale(
-                        connection, [new.table_id], late_reason(_last_boundary(connection, table.stream).position)
-                    )
+                    mark_stale(connection, [new.table_id], late_reason(boundary.position))
             else:
                 check_tombstone_horizons([new], {new.table_id: table.horizon})
             number = table.next_slice_number
-            _insert_late(connection, new, table.stream, late.slice_id, number)
+            _insert_late(connection, new, boundary, late.slice_id, number)
             if not late.events:  # it is the late slice of a repair, and its registration ends the repair
                 connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(under_repair=False))
             decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
@@ -234,16 +233,18 @@ def _check_waiting(entries: Sequence[Row[*tuple[Any, ...]]]) -> None:
             )
 
 
-def _check_chain_position(connection: Connection, stream: str, chain_position: str) -> None:
-    found = read_chain_position(connection, stream)
-    if found == BEGINNING:
+def _boundary_at(connection: Connection, stream: str, chain_position: str) -> Boundary:
+    """Returns the stream's last boundary. Raises RegistryError if the chain continues at another position."""
+    last = last_boundary(connection, stream)
+    if last is None:
         raise no_boundary(stream)
-    if found != chain_position:
+    if last.chain_position != chain_position:
         raise RegistryError(
-            f"the chain of the stream {stream} continues at {found}",
+            f"the chain of the stream {stream} continues at {last.chain_position}",
             expected=f"{chain_position}, where the late slice is decided",
             remedy="try again: somebody else registered something",
         )
+    return last
 
 
 def _number_of(connection: Connection, slice_id: str, table_id: int) -> int | None:
@@ -263,15 +264,9 @@ def _named(table_id: int, events: Sequence[tuple[str | None, str]]) -> ColumnEle
     return (_EVENT.c.table_id == table_id) & or_(false(), *named)
 
 
-def _last_boundary(connection: Connection, stream: str) -> Row[*tuple[Any, ...]]:
-    of_stream = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream)
-    return connection.execute(of_stream.order_by(_BOUNDARY.c.position.desc()).limit(1)).one()
-
-
-def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str, number: int) -> None:
+def _insert_late(connection: Connection, new: Slice, boundary: Boundary, slice_id: str, number: int) -> None:
     """Inserts the slice at the stream's last boundary, with a zero-length range at the end of its stream partition."""
-    boundary = _last_boundary(connection, stream)
-    of_partition = (_PARTITION.c.stream == stream) & (_PARTITION.c.stream_partition == new.stream_partition)
+    of_partition = (_PARTITION.c.stream == boundary.stream) & (_PARTITION.c.stream_partition == new.stream_partition)
     # a rebuilt store knows no offset where no cut names the stream partition
     offset = connection.scalar(select(_PARTITION.c.next_offset).where(of_partition)) or encode_position(0)
     values = {

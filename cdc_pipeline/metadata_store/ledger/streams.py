@@ -10,12 +10,13 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, StreamMoved, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
+from cdc_pipeline.metadata_store.ledger.lake_positions import last_boundary
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Stream
 from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME
 from cdc_pipeline.time_slice import Label
 
-_PARTITION, _BOUNDARY, _LOG = models.stream_partition, models.boundary, models.source_log
+_PARTITION, _LOG = models.stream_partition, models.source_log
 IS_LIVE = ~_PARTITION.c.last_position.has_key(PARTITION_ENDED)
 """Whether more can come of a stream partition. Those that were read to their ends stay in the table for ever,
 and nothing that is done often may read them."""
@@ -167,9 +168,8 @@ def _of_stream(stream: str) -> Select[Any]:
 
 
 def read_chain_position(connection: Connection, stream: str) -> str:
-    of_stream = select(_BOUNDARY.c.position, _BOUNDARY.c.late_slices).where(_BOUNDARY.c.stream == stream)
-    last = connection.execute(of_stream.order_by(_BOUNDARY.c.position.desc()).limit(1)).one_or_none()
-    return BEGINNING if last is None else chain_position_behind(last.position, last.late_slices)
+    last = last_boundary(connection, stream)
+    return BEGINNING if last is None else last.chain_position
 
 
 def assign(
