@@ -24,7 +24,10 @@ def read_object(store: ObjectStore, key: str) -> dict[str, Any]:
 
 
 def named_checkpoint(store: ObjectStore, key: str) -> dict[str, Any] | None:
-    """Returns what the object `_last_checkpoint` names; None if it names no checkpoint."""
+    """Returns what the object `_last_checkpoint` names; None if it names no checkpoint.
+
+    A name that cannot be read is none: it only saves time.
+    """
     found = read_object(store, key)
     return found if type(found.get("version")) is int and type(found.get("parts", 1)) is int else None
 

@@ -67,13 +67,8 @@ class DeltaLog:
 
     def __init__(self, store: ObjectStore, table_key: str) -> None:
         self._store = store
-        self._folder = f"{table_key}/_delta_log"
+        self.folder = f"{table_key}/_delta_log"
         self.table_key = table_key
-
-    @property
-    def folder(self) -> str:
-        """The key of the folder of the log's objects."""
-        return self._folder
 
     def latest_version(self, known: int | None = None) -> int | None:
         """Returns the latest version, or None if there is no table. `known` is an existing version to start from.
@@ -114,12 +109,12 @@ class DeltaLog:
         return Commit(version=version, actions=actions)
 
     def checkpoint_key(self, version: int) -> str:
-        return f"{self._folder}/{version:020d}.checkpoint.parquet"
+        return f"{self.folder}/{version:020d}.checkpoint.parquet"
 
     @property
     def last_checkpoint_key(self) -> str:
         """The key of the object that names the last checkpoint."""
-        return f"{self._folder}/_last_checkpoint"
+        return f"{self.folder}/_last_checkpoint"
 
     def backwards(self, latest: int) -> Iterator[Commit]:
         """Yields the commits from `latest` down to the oldest that the log still has."""
@@ -137,7 +132,7 @@ class DeltaLog:
         # Of two versions the higher one is looked at first, since another writer may be writing both now.
         if self.exists(version + 1) and not self.exists(version):
             raise damaged_log(
-                f"version {version} of {self._folder} is missing, and {version + 1} is there",
+                f"version {version} of {self.folder} is missing, and {version + 1} is there",
                 expected="all versions from a checkpoint, or from version 0, up to the latest",
             )
         content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
@@ -145,7 +140,7 @@ class DeltaLog:
             self._store.put_if_absent(self._key(version), content.encode())
         except ObjectExists as error:
             raise VersionTaken(
-                f"somebody else wrote version {version} of {self._folder}", remedy="read the fence again and retry"
+                f"somebody else wrote version {version} of {self.folder}", remedy="read the fence again and retry"
             ) from error
 
     def checkpointed(self, kind: str) -> list[Action]:
@@ -194,13 +189,13 @@ class DeltaLog:
         for action in self.in_checkpoint(keys, kind):
             return action
         raise damaged_log(
-            f"the log in {self._folder} does not say the {kind} of version {latest}",
+            f"the log in {self.folder} does not say the {kind} of version {latest}",
             expected="the log from a checkpoint, or from version 0, up to that version",
         )
 
     def _checksum(self, version: int) -> Action:
         """Returns the content of the checksum file; empty if there is none that can be read."""
-        return read_object(self._store, f"{self._folder}/{version:020d}.crc")
+        return read_object(self._store, f"{self.folder}/{version:020d}.crc")
 
     def active_files(self, version: int) -> dict[FileIdentity, Action]:
         """Returns the `add` actions of all files of `version`.
@@ -224,19 +219,19 @@ class DeltaLog:
     def missing(self, version: int, latest: int) -> LakeError:
         """Returns the error of a reader of `latest` for a version that the log lacks."""
         return damaged_log(
-            f"version {version} of {self._folder} is missing",
+            f"version {version} of {self.folder} is missing",
             expected=f"the log from a checkpoint, or from version 0, up to version {latest}",
         )
 
     def checkpoint_before(self, version: int) -> tuple[int, list[str]]:
         """Returns the version of the last checkpoint at or before `version`, and its files; -1 if there is none."""
-        last = self._last_checkpoint()
+        last = named_checkpoint(self._store, self.last_checkpoint_key)
         if last is not None and last["version"] <= version:
-            return last["version"], checkpoint_keys(self._folder, last)
+            return last["version"], checkpoint_keys(self.folder, last)
         if last is None and self.exists(0):
             return -1, []
         found = dict[tuple[int, str | None], list[str]]()
-        for entry in self._store.list_prefix(self._folder):
+        for entry in self._store.list_prefix(self.folder):
             name = _CHECKPOINT.fullmatch(entry.key.rpartition("/")[2])
             if name and int(name["version"]) <= version:
                 found.setdefault((int(name["version"]), name["parts"]), []).append(entry.key)
@@ -245,19 +240,19 @@ class DeltaLog:
 
     def checkpoint_rows(self) -> int:
         """Returns the number of rows that the log names for its last checkpoint; 0 if it names none."""
-        last = self._last_checkpoint()
+        last = named_checkpoint(self._store, self.last_checkpoint_key)
         return 0 if last is None else int(last.get("size") or 0)
 
     def _start(self, known: int | None) -> int | None:
         """Returns a version that exists; None if there is no table."""
         if known is not None and self.exists(known):
             return known
-        last = self._last_checkpoint()
+        last = named_checkpoint(self._store, self.last_checkpoint_key)
         version = self.checkpoint_before(sys.maxsize)[0] if last is None else int(last["version"])
         return version if self.exists(version) else 0 if self.exists(0) else None
 
     def _key(self, version: int) -> str:
-        return f"{self._folder}/{version:020d}.json"
+        return f"{self.folder}/{version:020d}.json"
 
     def exists(self, version: int) -> bool:
         """Whether the log still has, or already has, the commit of this version."""
@@ -266,10 +261,6 @@ class DeltaLog:
         except ObjectMissing:
             return False
         return True
-
-    def _last_checkpoint(self) -> Action | None:
-        """Returns what the log names as its last checkpoint. A name that cannot be read is none: it only saves time."""
-        return named_checkpoint(self._store, self.last_checkpoint_key)
 
 
 def damaged_log(found: str, *, expected: str) -> LakeError:
