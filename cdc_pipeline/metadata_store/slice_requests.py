@@ -31,11 +31,14 @@ _COLUMNS = """
     request.table_id, request_id, by_hand, request.state, attempts, worker, requested_at, taken_at, ended_at,
     report, error, log, goes_on_until, database_name, schema_name, table_name
     """
-_ASK = text("""
+_IS_OF_TABLE = """
+    stream = :stream AND database_name = :database AND schema_name = :schema AND table_name = :table
+    """
+_ASK = text(f"""
     INSERT INTO cdc.slice_request AS held (table_id, request_id, by_hand, state, requested_at, goes_on_until)
     SELECT table_id, :request_id, :by_hand, 'requested', clock_timestamp(), clock_timestamp() + :goes_on_for
     FROM cdc.source_table
-    WHERE stream = :stream AND database_name = :database AND schema_name = :schema AND table_name = :table
+    WHERE {_IS_OF_TABLE}
     ON CONFLICT (table_id) DO UPDATE
     SET request_id = excluded.request_id,
         by_hand = excluded.by_hand,
@@ -55,22 +58,15 @@ _ASK_AGAIN = text("""
     WHERE request_id = :request_id AND state = 'done'
     """)
 _GO_ON_NO_LONGER = text("UPDATE cdc.slice_request SET goes_on_until = NULL WHERE request_id = :request_id")
-_IS_OF_TABLE = """
-    stream = :stream AND database_name = :database AND schema_name = :schema AND table_name = :table
-    """
 # Somebody else asked for it, and no worker has it yet.
 _BY_HAND_TOO = text(f"""
     UPDATE cdc.slice_request AS request SET by_hand = true
     FROM cdc.source_table AS source
     WHERE source.table_id = request.table_id AND {_IS_OF_TABLE} AND request.state = 'requested'
     """)
-_FIND_OF_TABLE = text(f"""
-    SELECT {_COLUMNS} FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id) WHERE {_IS_OF_TABLE}
-    """).columns(**_TYPES)
-_FIND = text(f"""
-    SELECT {_COLUMNS} FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id)
-    WHERE request_id = :request_id AND stream = :stream
-    """).columns(**_TYPES)
+_SELECT = f"SELECT {_COLUMNS} FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id)"
+_FIND_OF_TABLE = text(f"{_SELECT} WHERE {_IS_OF_TABLE}").columns(**_TYPES)
+_FIND = text(f"{_SELECT} WHERE request_id = :request_id AND stream = :stream").columns(**_TYPES)
 _IS_LEFT = """
     request.state = 'taken' AND NOT EXISTS (
         SELECT FROM cdc.resident_worker
