@@ -19,6 +19,7 @@ from psycopg2 import extensions, sql
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.launcher.account import Account, can_reach
+from cdc_pipeline.launcher.health import is_healthy
 from cdc_pipeline.launcher.launch import log_end, start
 from cdc_pipeline.settings.installation.ports import LOOPBACK
 
@@ -154,22 +155,9 @@ def _run(server: PostgresServer, command: list[str]) -> subprocess.CompletedProc
     )
 
 
-def _connect_plainly(url: str, *, timeout_seconds: int = 0) -> extensions.connection:
-    """Connects to an embedded server, which has no TLS, also if a variable of libpq asks for it. 0: waits forever."""
-    return psycopg2.connect(url, connect_timeout=timeout_seconds, sslmode="disable", channel_binding="disable")
-
-
-def is_accepting(url: str) -> bool:
-    try:
-        _connect_plainly(url, timeout_seconds=2).close()
-    except psycopg2.OperationalError:
-        return False
-    return True
-
-
 def wait_until_accepting(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + TIMEOUT.total_seconds()
-    while not is_accepting(url):
+    while not is_healthy(url):
         if process.poll() is not None or time.monotonic() > deadline:
             raise SetupError(f"PostgreSQL did not start:\n{log_end(log)}", remedy=f"read {log}")
         time.sleep(0.05)
@@ -185,8 +173,11 @@ def create_database(url: str, database: str) -> None:
 
 @contextmanager
 def autocommitting(url: str) -> Iterator[extensions.connection]:
-    """Opens a connection to an embedded server with a transaction per statement, and closes it after the block."""
-    with closing(_connect_plainly(url)) as connection:
+    """Opens a connection to an embedded server with a transaction per statement, and closes it after the block.
+
+    The server has no TLS, also if a variable of libpq asks for it.
+    """
+    with closing(psycopg2.connect(url, sslmode="disable", channel_binding="disable")) as connection:
         connection.autocommit = True
         yield connection
 

@@ -15,9 +15,9 @@ import pytest
 
 from cdc_pipeline.errors import LeaseBusy, SetupError
 from cdc_pipeline.launcher.control import up
+from cdc_pipeline.launcher.health import is_healthy
 from cdc_pipeline.launcher.marked import marks
 from cdc_pipeline.launcher.parts import running
-from cdc_pipeline.launcher.postgres import is_accepting
 from cdc_pipeline.launcher.users import one_user
 from cdc_pipeline.settings.installation.ports import is_listening
 from cdc_pipeline.settings.installation.state import open_installation
@@ -63,9 +63,9 @@ def test_postgres_and_its_databases_are_there_inside_the_block_and_gone_after_it
     settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
     with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
         assert database_of(endpoints.source_url) == "shop"
-        assert is_accepting(endpoints.source_url)
-        assert is_accepting(endpoints.metadata_store_url)
-    assert not is_accepting(endpoints.source_url)
+        assert is_healthy(endpoints.source_url)
+        assert is_healthy(endpoints.metadata_store_url)
+    assert not is_healthy(endpoints.source_url)
 
 
 def test_servers_without_tls_start_where_the_variables_of_libpq_ask_for_it(tmp_path: Path, home: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_command_inside_another_uses_what_the_outer_one_started(tmp_path: Path
     with running(settings, config=config, home=home, parts=POSTGRES) as outer:
         with running(settings, config=config, home=home, parts=POSTGRES) as inner:
             assert inner == outer
-        assert is_accepting(outer.source_url)
+        assert is_healthy(outer.source_url)
 
 
 def test_the_command_that_started_the_servers_returns_while_another_one_uses_them(tmp_path: Path, home: Path) -> None:
@@ -91,11 +91,11 @@ def test_the_command_that_started_the_servers_returns_while_another_one_uses_the
     ):
         starter.communicate("end", timeout=PROMPTLY_SECONDS)
         assert starter.returncode == 0
-        assert is_accepting(endpoints.source_url)
+        assert is_healthy(endpoints.source_url)
         with another_command(tmp_path, home) as third:
             third.communicate("end", timeout=PROMPTLY_SECONDS)
-        assert is_accepting(endpoints.source_url)
-    assert not is_accepting(endpoints.source_url)
+        assert is_healthy(endpoints.source_url)
+    assert not is_healthy(endpoints.source_url)
 
 
 def test_servers_whose_last_user_was_killed_end_too(tmp_path: Path, home: Path) -> None:
@@ -103,9 +103,9 @@ def test_servers_whose_last_user_was_killed_end_too(tmp_path: Path, home: Path) 
     with another_command(tmp_path, home) as killed:
         with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
             pass
-        assert is_accepting(endpoints.source_url)
+        assert is_healthy(endpoints.source_url)
         killed.kill()
-        assert eventually(lambda: not is_accepting(endpoints.source_url))
+        assert eventually(lambda: not is_healthy(endpoints.source_url))
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def test_a_server_that_a_killed_command_left_starting_is_waited_for(tmp_path: Pa
         awake = Timer(STARTS_FOR_SECONDS, server.resume)
         awake.start()
         with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
-            assert is_accepting(endpoints.source_url)
+            assert is_healthy(endpoints.source_url)
 
 
 def test_a_server_that_dies_while_it_is_waited_for_is_named_at_once(tmp_path: Path, home: Path) -> None:
@@ -180,7 +180,7 @@ def test_external_servers_are_left_alone(tmp_path: Path, home: Path) -> None:
     settings = shop_settings(tmp_path, CDC_SOURCE__URL=url, CDC_METADATA_STORE=url)
     with running(settings, config=tmp_path / "pipeline.yml", home=home, parts=POSTGRES) as endpoints:
         assert endpoints.metadata_store_url == url
-        assert not is_accepting(endpoints.airflow_database_url)
+        assert not is_healthy(endpoints.airflow_database_url)
 
 
 def test_a_home_that_the_account_cannot_enter_gets_its_data_elsewhere_and_keeps_its_modes(home: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_home_that_the_account_cannot_enter_gets_its_data_elsewhere_and_keeps_
     settings, config, inner = shop_settings(closed), closed / "pipeline.yml", closed / "home"
     try:
         with running(settings, config=config, home=inner, parts=POSTGRES) as endpoints:
-            assert is_accepting(endpoints.source_url)
+            assert is_healthy(endpoints.source_url)
         assert closed.stat().st_mode & 0o777 == 0o700
         assert (inner / "postgres").is_symlink() == (os.geteuid() == 0)
     finally:

@@ -13,7 +13,8 @@ import pytest
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.launcher.account import server_account
-from cdc_pipeline.launcher.postgres import PostgresServer, find_binaries, initialize, is_accepting
+from cdc_pipeline.launcher.health import is_healthy
+from cdc_pipeline.launcher.postgres import PostgresServer, find_binaries, initialize
 from tests.support.eventually import eventually
 from tests.support.postgres import started_server
 
@@ -48,8 +49,8 @@ def test_it_never_runs_as_root_and_listens_on_loopback_only(postgres: PostgresSe
 
 
 def test_nobody_enters_without_the_password(postgres: PostgresServer) -> None:
-    assert is_accepting(postgres.url("postgres"))
-    assert not is_accepting(postgres.url("postgres").replace(postgres.password, "guessed"))
+    assert is_healthy(postgres.url("postgres"))
+    assert not is_healthy(postgres.url("postgres").replace(postgres.password, "guessed"))
     assert (postgres.folder / "data").stat().st_mode & 0o077 == 0
 
 
@@ -82,6 +83,6 @@ def test_a_server_ends_with_the_process_that_started_it_even_when_that_is_killed
     ) as holder:
         assert holder.stdout is not None
         url = holder.stdout.readline().strip()
-        assert is_accepting(url)
+        assert is_healthy(url)
         holder.send_signal(signal.SIGKILL)
-    assert eventually(lambda: not is_accepting(url))
+    assert eventually(lambda: not is_healthy(url))
