@@ -49,7 +49,7 @@ class LakePositions:
         with self.database.transaction("position.read") as connection:
             row = connection.execute(_LAKE_POSITION, {"table_id": table_id}).one_or_none()
         if row is None:
-            raise no_table(table_id)
+            raise no_table(f"number {table_id}")
         return as_record(LakePosition, row)
 
     def applied_version(self, table_id: int, boundary_id: int) -> int | None:

@@ -210,10 +210,7 @@ def read_table(
     query = select(_TABLE).where(condition)
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
-        raise UsageError(
-            f"there is no table {words} in the metadata store",
-            remedy="list it in pipeline.yml and run cdc setup-source",
-        )
+        raise no_table(words)
     return as_record(SourceTable, row)
 
 
@@ -232,10 +229,10 @@ def end_halt(connection: Connection, which: ColumnElement[bool]) -> None:
     connection.execute(update(_TABLE).where(which).values(halted_at=None))
 
 
-def no_table(table_id: int) -> UsageError:
+def no_table(words: str) -> UsageError:
     return UsageError(
-        f"there is no table number {table_id} in the metadata store",
-        remedy="run cdc setup-source: it registers the tables of pipeline.yml",
+        f"there is no table {words} in the metadata store",
+        remedy="list it in pipeline.yml and run cdc setup-source",
     )
 
 
@@ -252,7 +249,7 @@ def _changed(connection: Connection, table_id: int, **values: Any) -> SourceTabl
     change = update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values)
     row = connection.execute(change.returning(_TABLE)).one_or_none()
     if row is None:
-        raise no_table(table_id)
+        raise no_table(f"number {table_id}")
     return as_record(SourceTable, row)
 
 
