@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import fields
+from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
@@ -14,6 +17,8 @@ from cdc_pipeline.record import TableSchema
 
 PREFIX = "cdc."
 PUBLISHED = "published"
+_FIELDS = tuple(field.name for field in fields(PublishedTable))
+_JSON = ("stream", "settings", "schema", "description")
 
 
 def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = None) -> LakeLedger | None:
@@ -58,24 +63,9 @@ def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = N
 
 def properties_of(table: PublishedTable) -> dict[str, str]:
     """Returns the properties for the Delta table. Delta's checkpoints keep table properties for ever."""
-    texts = {
-        "table_uuid": str(table.table_uuid),
-        "source_oid": str(table.source_oid),
-        "stream": json.dumps(table.stream),
-        "settings": json.dumps(table.settings),
-        "schema": json.dumps(table.schema.to_json()),
-        "snapshot_id": table.snapshot_id,
-        "fence_number": str(table.fence_number),
-        "cutoff_offset": table.cutoff_offset,
-        "cutoff_version": table.cutoff_version,
-        "cutoff_time": table.cutoff_time.isoformat(),
-        "rows": str(table.rows),
-        "files": str(table.files),
-        "bytes": str(table.bytes),
-        "kept": str(table.kept),
-        "description": json.dumps(table.description),
-    }
-    return {f"{PREFIX}{name}": text for name, text in texts.items()}
+    values = {name: getattr(table, name) for name in _FIELDS}
+    values |= {"schema": table.schema.to_json(), "cutoff_time": table.cutoff_time.isoformat()}
+    return {f"{PREFIX}{name}": json.dumps(value) if name in _JSON else str(value) for name, value in values.items()}
 
 
 def published_table(properties: Mapping[str, str], folder: str) -> PublishedTable | None:
@@ -95,23 +85,10 @@ def published_table(properties: Mapping[str, str], folder: str) -> PublishedTabl
 
     if f"{PREFIX}table_uuid" not in properties:
         return None
-    return PublishedTable(
-        table_uuid=UUID(text("table_uuid")),
-        source_oid=int(text("source_oid")),
-        stream=json.loads(text("stream")),
-        settings=json.loads(text("settings")),
-        schema=TableSchema.from_json(json.loads(text("schema"))),
-        snapshot_id=text("snapshot_id"),
-        fence_number=int(text("fence_number")),
-        cutoff_offset=text("cutoff_offset"),
-        cutoff_version=text("cutoff_version"),
-        cutoff_time=datetime.fromisoformat(text("cutoff_time")),
-        rows=int(text("rows")),
-        files=int(text("files")),
-        bytes=int(text("bytes")),
-        kept=int(text("kept")),
-        description=tuple(json.loads(text("description"))),
-    )
+    values: dict[str, Any] = {name: text(name) for name in _FIELDS}
+    values |= {name: json.loads(values[name]) for name in _JSON}
+    values["schema"] = TableSchema.from_json(values["schema"])
+    return msgspec.convert(values, PublishedTable, strict=False)
 
 
 def _step(commit: Commit, number: int, highest: int | None, folder: str) -> AppliedClaim | PublishedCommit | None:
