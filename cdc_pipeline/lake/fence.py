@@ -22,14 +22,13 @@ _FEW_COMMITS = 10
 """Read without a look at the checkpoint: that costs a read, too, and the fence has nearly always moved in them."""
 
 
-def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
+def read_fence(log: DeltaLog, app_id: str) -> Fence | None:
     """Returns the table's fence, or None if there is no table.
 
-    Costs two reads if `expected_version` is the latest version and moved the fence. Each newer commit, or each commit
-    since the last one that moved the fence, costs one more read. If the log before a checkpoint was cleaned, or belongs
-    to the table as it was registered before, one column of the checkpoint is read.
+    Each commit since the last one that moved the fence costs one read. If the log before a checkpoint was cleaned,
+    or belongs to the table as it was registered before, one column of the checkpoint is read.
     """
-    latest = log.latest_version(expected_version)
+    latest = log.latest_version()
     if latest is None:
         return None
     known = _moves(log, app_id, latest)

@@ -203,8 +203,8 @@ class Lake(Protocol):
         An existing table with other columns gets those of the snapshot in the commit that publishes the snapshot.
         """
 
-    def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
-        """Returns None if there is no such table. `expected_version`, a lake version known to exist, saves reads."""
+    def read_fence(self, table: LakeTable) -> Fence | None:
+        """Returns None if there is no such table."""
 
     def read_ledger(
         self, table: TableName, *, table_uuid: UUID | None = None, after: int | None = None

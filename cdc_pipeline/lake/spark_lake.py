@@ -125,9 +125,9 @@ class SparkLake:
                 return
             self.session.sql(create_sql(table, url)).collect()
 
-    def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
+    def read_fence(self, table: LakeTable) -> Fence | None:
         with step(self._on_step, "fence.read"):
-            return read_fence(self._log(table), table.app_id, expected_version=expected_version)
+            return read_fence(self._log(table), table.app_id)
 
     def read_ledger(
         self, table: TableName, *, table_uuid: UUID | None = None, after: int | None = None

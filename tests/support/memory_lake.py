@@ -89,9 +89,9 @@ class MemoryLake:
                 log = log.beside(shape_key(table, snapshot_id))
             log.append(0, described(shape_of_source(table.schema), table.table_uuid, vectors=table.deletion_vectors))
 
-    def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
+    def read_fence(self, table: LakeTable) -> Fence | None:
         with step(self._on_step, "fence.read"):
-            return read_fence(self._log(table), table.app_id, expected_version=expected_version)
+            return read_fence(self._log(table), table.app_id)
 
     def read_ledger(
         self, table: TableName, *, table_uuid: UUID | None = None, after: int | None = None

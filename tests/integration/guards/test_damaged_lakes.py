@@ -81,10 +81,10 @@ def test_a_damaged_lake_table_is_filled_again_by_a_snapshot(world: World, damage
 class UnforeseenLake(MemoryLake):
     """Fails for one table as no code of ours does."""
 
-    def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
+    def read_fence(self, table: LakeTable) -> Fence | None:
         if table.name.table == "orders":
             raise ZeroDivisionError(table.name)
-        return super().read_fence(table, expected_version=expected_version)
+        return super().read_fence(table)
 
 
 def test_a_fault_that_nobody_foresaw_stops_its_table_alone(world: World) -> None:

@@ -80,9 +80,6 @@ def test_two_thousand_commits_cost_no_more_than_a_few_reads(tmp_path: Path) -> N
     assert (fence.number, fence.claim_id, fence.lake_version) == (1999, "claim-1999", 2000)
     assert fence.slices == (SliceIdentity(1999, "id-1999", "h-1999"),)
     assert store.calls < 40
-    store.calls = 0
-    assert read_fence(log, APP, expected_version=2000) == fence
-    assert store.calls <= 6
 
 
 def test_a_cleaned_log_still_gives_the_number_from_its_checkpoint(tmp_path: Path) -> None:
@@ -126,7 +123,8 @@ def test_a_fence_that_the_log_would_forget_is_written_again_with_the_same_words(
     assert write_again(log, APP, NOW + week, week)
     assert not write_again(log, APP, NOW + week, week)
     (tmp_path / TABLE / "_delta_log" / f"{0:020}.json").unlink()
-    fence = read_fence(log, APP, expected_version=2)
+    (tmp_path / TABLE / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": 1}))
+    fence = read_fence(log, APP)
     assert fence is not None
     assert (fence.number, fence.claim_id, fence.lake_version) == (7, "claim-7", 2)
     assert fence.slices == (SliceIdentity(7, "id-7", "h-7"),)
