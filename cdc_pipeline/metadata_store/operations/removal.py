@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, delete, func, select, text
 
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.metadata_store import models
@@ -14,31 +14,9 @@ from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.record import TableName
 
 _TABLE, _LEASE, _CONSUMER = models.source_table, models.lease, models.consumer
-_OF_TABLES = (
-    "DELETE FROM cdc.slice_request WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.damaged_slice WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.failing_table WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.quarantine WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.slice WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.claim WHERE table_id = ANY(:tables)",
-    """
-    DELETE FROM cdc.snapshot_task
-    WHERE snapshot_id IN (SELECT snapshot_id FROM cdc.snapshot WHERE table_id = ANY(:tables))
-    """,
-    "DELETE FROM cdc.snapshot WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.lease WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.table_schema WHERE table_id = ANY(:tables)",
-    "DELETE FROM cdc.source_table WHERE table_id = ANY(:tables)",
-)
+_SNAPSHOT, _TASK, _STREAM = models.snapshot, models.snapshot_task, models.stream
+_CHILDREN_FIRST = models.metadata.sorted_tables[::-1]
 """Rows that refer to other rows are deleted first."""
-_OF_STREAM = (
-    "DELETE FROM cdc.resident_worker WHERE stream = :stream",
-    "DELETE FROM cdc.boundary WHERE stream = :stream",
-    "DELETE FROM cdc.source_file WHERE stream = :stream",
-    "DELETE FROM cdc.source_log WHERE stream = :stream",
-    "DELETE FROM cdc.stream_partition WHERE stream = :stream",
-    "DELETE FROM cdc.stream WHERE name = :stream",
-)
 _AT_WORK = """
     SELECT task.slot, task.lease_expires_at
     FROM cdc.snapshot_task AS task JOIN cdc.snapshot USING (snapshot_id)
@@ -98,8 +76,11 @@ class Removal:
         with self.database.transaction("stream.remove") as connection:
             lock_stream(connection, stream)
             _remove(connection, stream, _tables(connection, stream, None))
-            deleted = [connection.execute(text(statement), {"stream": stream}).rowcount for statement in _OF_STREAM]
-        return bool(deleted[-1])
+            for each in _CHILDREN_FIRST:
+                if "stream" in each.c:
+                    connection.execute(delete(each).where(each.c.stream == stream))
+            deleted = connection.execute(delete(_STREAM).where(_STREAM.c.name == stream)).rowcount
+        return bool(deleted)
 
 
 def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequence[int]:
@@ -160,5 +141,8 @@ def _refuse_held(connection: Connection, stream: str, tables: Sequence[int]) -> 
 
 def _remove(connection: Connection, stream: str, tables: Sequence[int]) -> None:
     _refuse_held(connection, stream, tables)
-    for statement in _OF_TABLES:
-        connection.execute(text(statement), {"tables": list(tables)})
+    snapshots = select(_SNAPSHOT.c.snapshot_id).where(_SNAPSHOT.c.table_id.in_(tables))
+    connection.execute(delete(_TASK).where(_TASK.c.snapshot_id.in_(snapshots)))
+    for each in _CHILDREN_FIRST:
+        if "table_id" in each.c:
+            connection.execute(delete(each).where(each.c.table_id.in_(tables)))
