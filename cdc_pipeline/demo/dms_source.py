@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from cdc_pipeline.demo.dms_task import NOTED
 from cdc_pipeline.demo.seed import Scale
-from cdc_pipeline.demo.servers import SourceServer, ensure_server
+from cdc_pipeline.demo.servers import ensure_server
 from cdc_pipeline.demo.shop_behind import source_as, start_shop
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.settings import Settings
@@ -63,13 +63,10 @@ def _start_server(installation: Installation, folder: Path, port: int) -> None:
     if not program.exists():
         raise SetupError(f"there is no {_SERVER} in {program.parent}", remedy="run `make demo SOURCE=kinesis`")
     command = (str(program), "--host", LOOPBACK, "--port", str(port))
-    ensure_server(
-        installation,
-        SourceServer(name="kinesis", command=command, folder=folder, answers=lambda: is_listening(port)),
-    )
+    ensure_server(installation, name="kinesis", command=command, folder=folder, answers=lambda: is_listening(port))
 
 
 def _start_task(installation: Installation, config: Path) -> None:
     command = (sys.executable, "-m", "cdc_pipeline.demo.dms_task", str(config))
     noted = config.parent / NOTED
-    ensure_server(installation, SourceServer(name="dms", command=command, folder=config.parent, answers=noted.exists))
+    ensure_server(installation, name="dms", command=command, folder=config.parent, answers=noted.exists)

@@ -1,13 +1,12 @@
 """The demo over Kafka: MariaDB, Debezium in Kafka Connect, and a broker."""
 
 import os
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from cdc_pipeline.demo.kafka import broker_command, connect_command, mariadb_connector
 from cdc_pipeline.demo.mariadb import DATABASE, TABLES
-from cdc_pipeline.demo.servers import SourceServer, ensure_server
+from cdc_pipeline.demo.servers import ensure_server
 from cdc_pipeline.demo.shop_behind import reader_url, source_as, start_shop
 from cdc_pipeline.errors import SourceAway
 from cdc_pipeline.settings import Settings
@@ -37,7 +36,7 @@ def _start_broker(installation: Installation, folder: Path, servers: str) -> Non
     folder.mkdir(exist_ok=True)
     port = int(servers.rpartition(":")[2])
     command = broker_command(folder, port=port, controller=free_port())
-    _ensure(installation, "kafka", command, folder, lambda: is_listening(port))
+    ensure_server(installation, name="kafka", command=command, folder=folder, answers=lambda: is_listening(port))
 
 
 def _start_connect(installation: Installation, folder: Path, settings: Settings, url: str) -> None:
@@ -46,13 +45,13 @@ def _start_connect(installation: Installation, folder: Path, settings: Settings,
     servers = source_as(settings, KafkaSource, "kafka").servers
     command = connect_command(folder, servers=servers, port=free_port(), connectors=[connector])
     topics = {f"shop.{table.table.schema}.{table.table.table}" for table in settings.tables}
-    _ensure(installation, "kafka-connect", command, folder, lambda: topics <= _topics(settings))
-
-
-def _ensure(
-    installation: Installation, name: str, command: list[str], folder: Path, answers: Callable[[], bool]
-) -> None:
-    ensure_server(installation, SourceServer(name=name, command=tuple(command), folder=folder, answers=answers))
+    ensure_server(
+        installation,
+        name="kafka-connect",
+        command=command,
+        folder=folder,
+        answers=lambda: topics <= _topics(settings),
+    )
 
 
 def _topics(settings: Settings) -> set[str]:

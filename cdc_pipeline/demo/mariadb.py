@@ -17,7 +17,7 @@ from pymysql.err import OperationalError
 
 from cdc_pipeline.demo.mariadb_transactions import MARIADB_KINDS, MARIADB_LONG
 from cdc_pipeline.demo.seed import DEMO_SCALE, Scale
-from cdc_pipeline.demo.servers import SourceServer, ensure_server
+from cdc_pipeline.demo.servers import ensure_server
 from cdc_pipeline.demo.workload import Shop
 from cdc_pipeline.errors import SetupError, SourceAway
 from cdc_pipeline.settings.installation.ports import LOOPBACK
@@ -73,13 +73,8 @@ def start_mariadb(installation: Installation, folder: Path, port: int, *, more_r
     url = f"mysql://{_WRITER}:{quote(password)}@{LOOPBACK}:{port}/{DATABASE}"
     where = (f"--datadir={folder}/data", f"--tmpdir={folder}/temporary", f"--socket={folder}/data/s")
     more = (f"--port={port}", f"--pid-file={folder}/data/pid", f"--init-file={folder}/users.sql")
-    command = (server, "--no-defaults", *_OPTIONS, *where, *more)
-    ensure_server(
-        installation,
-        SourceServer(
-            name="mariadb", command=(*command, *_as_this_user()), folder=folder, answers=lambda: _answers(url)
-        ),
-    )
+    command = (server, "--no-defaults", *_OPTIONS, *where, *more, *_as_this_user())
+    ensure_server(installation, name="mariadb", command=command, folder=folder, answers=lambda: _answers(url))
     return url
 
 

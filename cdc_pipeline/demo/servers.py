@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -18,39 +17,34 @@ TIMEOUT = timedelta(minutes=5)
 _POLL_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceServer:
-    """`name`: of the process and its log. `answers`: whether it can be used; raises nothing while it starts."""
+def ensure_server(
+    installation: Installation, *, name: str, command: Sequence[str], folder: Path, answers: Callable[[], bool]
+) -> None:
+    """Starts the server unless it runs, and returns when it answers. Raises SetupError if it ends before that.
 
-    name: str
-    command: tuple[str, ...]
-    folder: Path
-    answers: Callable[[], bool]
-
-
-def ensure_server(installation: Installation, server: SourceServer) -> None:
-    """Starts the server unless it runs, and returns when it answers. Raises SetupError if it ends before that."""
+    `name`: of the process and its log. `answers`: whether it can be used; raises nothing while it starts.
+    """
     child = None
-    if not _is_marked(installation, server):
-        with installation.log(server.name).open("ab") as output:
+    if not _runs(installation, name):
+        with installation.log(name).open("ab") as output:
             child = start(
-                list(server.command),
-                environment={**os.environ, **marks(source_mark(installation), server.name)},
-                folder=server.folder,
+                list(command),
+                environment={**os.environ, **marks(source_mark(installation), name)},
+                folder=folder,
                 output=output,
             )
     deadline = time.monotonic() + TIMEOUT.total_seconds()
-    while not server.answers():
+    while not answers():
         # A child that is about to run its program has no mark that others can read.
-        ended = child.poll() is not None if child else not _is_marked(installation, server)
+        ended = child.poll() is not None if child else not _runs(installation, name)
         if ended or time.monotonic() > deadline:
             raise SetupError(
-                f"{server.name} {'has ended' if ended else 'does not answer'}; the end of its log:\n"
-                f"{log_end(installation.log(server.name))}",
+                f"{name} {'has ended' if ended else 'does not answer'}; the end of its log:\n"
+                f"{log_end(installation.log(name))}",
                 remedy="correct what it names, and start the demo again",
             )
         Event().wait(_POLL_SECONDS)
 
 
-def _is_marked(installation: Installation, server: SourceServer) -> bool:
-    return server.name in marked(source_mark(installation)).values()
+def _runs(installation: Installation, name: str) -> bool:
+    return name in marked(source_mark(installation)).values()
