@@ -2,7 +2,14 @@
 
 from functools import partial
 
-from cdc_pipeline.demo.transactions import PAUSE, Kind
+from cdc_pipeline.demo.transactions import (
+    DELETE_CUSTOMER,
+    INSERT_CUSTOMER,
+    PAUSE,
+    RETURN_CUSTOMER,
+    SWAP_CUSTOMERS,
+    Kind,
+)
 
 _ANY_ROWS = """
 SELECT {table}_id FROM {table}s
@@ -11,10 +18,6 @@ ORDER BY {table}_id LIMIT {rows} FOR {lock} SKIP LOCKED
 """
 _PLACE = "(SELECT CAST(max({table}_id) * %(place)s AS SIGNED) FROM {table}s)"
 _ANY_CUSTOMER, _ANY_PRODUCT = (_PLACE.format(table=table) for table in ("customer", "product"))
-_INSERT_CUSTOMER = """
-INSERT INTO customers (reference, full_name, credit, preferences)
-VALUES (%(uuid)s, 'Žofie 李', %(price)s, '{"language": "de"}')
-"""
 _INSERT_PRODUCT = """
 INSERT INTO products (title, description, price, weight, labels) VALUES ('new', %(text)s, %(price)s, %(weight)s, 'new')
 """
@@ -47,12 +50,6 @@ _DELETE_ORDER = (
     "DELETE FROM order_items WHERE order_id = %(id)s",
     "DELETE FROM orders WHERE order_id = %(id)s",
 )
-_DELETE_CUSTOMER = "DELETE FROM customers WHERE customer_id = %(id)s"
-_RETURN_CUSTOMER = "INSERT INTO customers (customer_id, reference, full_name) VALUES (%(id)s, %(uuid)s, 'returned')"
-_SWAP_CUSTOMERS = tuple(
-    f"UPDATE customers SET customer_id = {new} WHERE customer_id = {old}"
-    for old, new in (("%(id)s", "-%(id)s"), ("%(other)s", "%(id)s"), ("-%(id)s", "%(other)s"))
-)
 _MOVE_LINES = "UPDATE order_items SET line_no = line_no + 100 WHERE order_id = %(id)s AND line_no < 100"
 _VISIT = "INSERT INTO visits (customer_id, page) VALUES (%(number)s, '/products'), (%(number)s, '/products')"
 _CHANGE_VISIT = "UPDATE visits SET page = '/orders' WHERE customer_id = %(number)s AND page = '/products' LIMIT 1"
@@ -67,16 +64,16 @@ WHERE customer_id = %(id)s
 _kind = partial(Kind, any_rows=_ANY_ROWS)
 MARIADB_KINDS = (
     _kind(name="order inserts", share=24, statements=_INSERT_ORDER),
-    _kind(name="customer inserts", share=5, statements=(_INSERT_CUSTOMER,)),
+    _kind(name="customer inserts", share=5, statements=(INSERT_CUSTOMER,)),
     _kind(name="product inserts", share=2, statements=(_INSERT_PRODUCT,)),
     _kind(name="order updates", share=24, table="order", statements=(_UPDATE_ORDER,)),
     _kind(name="customer updates", share=8, table="customer", statements=(_UPDATE_CUSTOMER,)),
     _kind(name="updates beside a large text", share=12, table="product", statements=(_UPDATE_PRICE, _UPDATE_PRICE)),
     _kind(name="large text updates", share=2, table="product", statements=(_UPDATE_TEXT,)),
     _kind(name="order deletes", share=6, table="order", statements=_DELETE_ORDER),
-    _kind(name="customer deletes", share=1, table="customer", statements=(_DELETE_CUSTOMER,)),
-    _kind(name="deletes with return", share=1, table="customer", statements=(_DELETE_CUSTOMER, _RETURN_CUSTOMER)),
-    _kind(name="key swaps", share=1, table="customer", statements=_SWAP_CUSTOMERS),
+    _kind(name="customer deletes", share=1, table="customer", statements=(DELETE_CUSTOMER,)),
+    _kind(name="deletes with return", share=1, table="customer", statements=(DELETE_CUSTOMER, RETURN_CUSTOMER)),
+    _kind(name="key swaps", share=1, table="customer", statements=SWAP_CUSTOMERS),
     _kind(name="line number changes", share=2, table="order", statements=(_MOVE_LINES,)),
     _kind(name="inserts with delete", share=2, statements=(*_INSERT_ORDER, *_DELETE_NEW_ORDER)),
     _kind(name="visits", share=6, statements=(_VISIT, _CHANGE_VISIT)),

@@ -16,7 +16,7 @@ _CHANGED_ROWS = 2
 PAUSE = "pause"
 """Instead of a statement: the transaction stays open for one to four seconds."""
 
-_INSERT_CUSTOMER = """
+INSERT_CUSTOMER = """
 INSERT INTO customers (reference, full_name, credit, preferences)
 VALUES (%(uuid)s, 'Žofie 李', %(price)s, '{"language": "de"}')
 """
@@ -50,15 +50,15 @@ WHERE customer_id = %(id)s
 _UPDATE_PRICE = "UPDATE products SET price = %(price)s, updated_at = now() WHERE product_id = %(id)s"
 _UPDATE_TEXT = "UPDATE products SET description = %(text)s, updated_at = now() WHERE product_id = %(id)s"
 _DELETE_ORDER = "DELETE FROM orders WHERE order_id = %(id)s"
-_DELETE_CUSTOMER = "DELETE FROM customers WHERE customer_id = %(id)s"
-_RETURN_CUSTOMER = "INSERT INTO customers (customer_id, reference, full_name) VALUES (%(id)s, %(uuid)s, 'returned')"
+DELETE_CUSTOMER = "DELETE FROM customers WHERE customer_id = %(id)s"
+RETURN_CUSTOMER = "INSERT INTO customers (customer_id, reference, full_name) VALUES (%(id)s, %(uuid)s, 'returned')"
 _MOVE_CUSTOMER = "UPDATE customers SET customer_id = DEFAULT, updated_at = now() WHERE customer_id = %(id)s"
 _MOVE_PRODUCT = "UPDATE products SET product_id = DEFAULT, updated_at = now() WHERE product_id = %(id)s"
 _MOVE_LINE = """
 UPDATE order_items SET line_no = (SELECT max(line_no) + 1 FROM order_items WHERE order_id = %(id)s)
 WHERE order_id = %(id)s AND line_no = (SELECT min(line_no) FROM order_items WHERE order_id = %(id)s)
 """
-_SWAP_CUSTOMERS = tuple(
+SWAP_CUSTOMERS = tuple(
     f"UPDATE customers SET customer_id = {new} WHERE customer_id = {old}"
     for old, new in (("%(id)s", "-%(id)s"), ("%(other)s", "%(id)s"), ("-%(id)s", "%(other)s"))
 )
@@ -130,7 +130,7 @@ def _parameters(chance: Random) -> dict[str, Any]:
 
 KINDS = (
     Kind(name="order inserts", share=24, statements=(_INSERT_ORDER,)),
-    Kind(name="customer inserts", share=5, statements=(_INSERT_CUSTOMER,)),
+    Kind(name="customer inserts", share=5, statements=(INSERT_CUSTOMER,)),
     Kind(name="product inserts", share=2, statements=(_INSERT_PRODUCT,)),
     Kind(name="order updates", share=24, table="order", statements=(_UPDATE_ORDER,)),
     Kind(name="customer updates", share=8, table="customer", statements=(_UPDATE_CUSTOMER,)),
@@ -138,12 +138,12 @@ KINDS = (
     Kind(name="updates beside a large text", share=12, table="product", statements=(_UPDATE_PRICE, _UPDATE_PRICE)),
     Kind(name="large text updates", share=2, table="product", statements=(_UPDATE_TEXT,)),
     Kind(name="order deletes", share=6, table="order", statements=(_DELETE_ORDER,)),
-    Kind(name="customer deletes", share=1, table="customer", statements=(_DELETE_CUSTOMER,)),
-    Kind(name="deletes with return", share=1, table="customer", statements=(_DELETE_CUSTOMER, _RETURN_CUSTOMER)),
+    Kind(name="customer deletes", share=1, table="customer", statements=(DELETE_CUSTOMER,)),
+    Kind(name="deletes with return", share=1, table="customer", statements=(DELETE_CUSTOMER, RETURN_CUSTOMER)),
     Kind(name="customer key changes", share=2, table="customer", statements=(_MOVE_CUSTOMER,)),
     Kind(name="product key changes", share=1, table="product", statements=(_MOVE_PRODUCT,)),
     Kind(name="line number changes", share=2, table="order", statements=(_MOVE_LINE,)),
-    Kind(name="key swaps", share=1, table="customer", statements=_SWAP_CUSTOMERS),
+    Kind(name="key swaps", share=1, table="customer", statements=SWAP_CUSTOMERS),
     Kind(name="inserts with delete", share=2, statements=(_INSERT_ORDER, _DELETE_NEW_ORDER)),
     Kind(name="odd orders", share=2, table="order", statements=(_ODD_ORDER,)),
     Kind(name="odd customers", share=2, table="customer", statements=(_ODD_CUSTOMER,)),
