@@ -196,12 +196,13 @@ def run_query(
     as_json: Json = False,
 ) -> None:
     """Run an inspection query on the metadata store."""
+    from cdc_pipeline.metadata_store.inspection.queries import query_names
+
     context = context_of(config, as_json=as_json)
     with context.inspection() as inspection:
-        queries = inspection.queries()
         answer = name and inspection.ask(name, dict(map(_parameter, parameters or ())))
     if not answer:
-        context.show([{"query": query} for query in queries])
+        context.show([{"query": query} for query in query_names()])
         return
     context.show(answer.rows, columns=columns, wide=wide, known=answer.columns)
     if answer.is_cut:

@@ -57,10 +57,6 @@ class Inspection:
     database: Database
     stream: str
 
-    def queries(self) -> tuple[str, ...]:
-        """The names of the queries."""
-        return query_names()
-
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Like `ask`, but only the rows."""
         return self.ask(name, parameters).rows
