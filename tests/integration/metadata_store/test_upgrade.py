@@ -125,7 +125,7 @@ def test_a_role_of_the_sources_with_the_readers_name_is_refused_and_gets_nothing
 
 def test_an_upgrade_makes_the_views_anew(migrated: Engine, database: str) -> None:
     with migrated.begin() as connection:
-        connection.exec_driver_sql("UPDATE cdc.alembic_version SET version_num = '0026'; DROP VIEW cdc.v_quarantine")
+        connection.exec_driver_sql("UPDATE cdc.alembic_version SET version_num = '0029'; DROP VIEW cdc.v_quarantine")
     assert upgrade(database) == head()
     with open_metadata_store(database, stream="shop") as store:
         assert store.inspection.run("quarantine") == []
@@ -146,7 +146,7 @@ def test_an_older_store_gets_the_indexes_of_this_code(migrated: Engine, database
 
 
 def test_a_view_of_the_user_over_ours_is_named_and_another_one_stays(migrated: Engine, database: str) -> None:
-    before = "UPDATE cdc.alembic_version SET version_num = '0026'"
+    before = "UPDATE cdc.alembic_version SET version_num = '0029'"
     over_ours, beside_ours = (
         "CREATE VIEW public.mine AS SELECT * FROM cdc.v_lease",
         "CREATE VIEW cdc.own AS SELECT 1 AS one",
@@ -167,7 +167,7 @@ def test_two_upgrades_at_once_make_one_store(database: str) -> None:
 @pytest.mark.parametrize(
     ("revision", "words"),
     [
-        ("0021", "from before the first release, .*from 0026 to {head}; begin again with an empty metadata store"),
+        ("0021", "from before the first release, .*from 0029 to {head}; begin again with an empty metadata store"),
         ("9999", "which this code does not know; expected revision {head}.*or a newer one; .*rebuild"),
     ],
     ids=["older", "newer"],

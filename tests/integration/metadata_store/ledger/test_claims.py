@@ -12,10 +12,8 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.metadata_store.operations.old_rows import NOTHING_FORGOTTEN
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import ClaimCounts
 from tests.support.metadata_store import Shop, count_waiting, mark_applied, opened_shop
-from tests.support.streams import run_sql
 
 COUNTS = ClaimCounts(read=20, inserted=11, ignored=9)
 
@@ -250,26 +248,6 @@ def test_claims_of_a_lake_that_was_lost_and_filled_again_are_no_targets(shop: Sh
     assert (target.number, target.lake_version) == (0, 1)
     shop.store.leases.release(lease)
     shop.apply(shop.acquire(), after=0, most_slices=2, lake_version=2)
-    target = shop.store.rewinds.target(shop.orders.table_id)
-    assert target is not None
-    assert (target.number, target.lake_version) == (2, 2)
-
-
-def test_an_upgrade_marks_claims_of_a_lake_that_was_lost_and_no_others(shop: Shop) -> None:
-    """Older code left them applied when the lake was filled again."""
-    shop.register_orders(2)
-    lease = shop.acquire()
-    shop.publish(lease, 0, lake_version=1)
-    lost = shop.apply(lease, after=0, lake_version=5)
-    shop.publish(lease, 0, snapshot_id="second", lake_version=1)
-    shop.store.leases.release(lease)
-    kept = shop.apply(shop.acquire(), after=0, most_slices=2, lake_version=2)
-    run_sql(shop.url, "UPDATE cdc.claim SET state = 'applied'", "UPDATE cdc.alembic_version SET version_num = '0028'")
-    upgrade(shop.url)
-    assert {row["claim_id"]: row["state"] for row in shop.store.inspection.run("claims")} == {
-        lost.claim_id: ClaimState.REWOUND,
-        kept.claim_id: ClaimState.APPLIED,
-    }
     target = shop.store.rewinds.target(shop.orders.table_id)
     assert target is not None
     assert (target.number, target.lake_version) == (2, 2)

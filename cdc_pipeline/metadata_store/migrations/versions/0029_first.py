@@ -9,7 +9,7 @@ from alembic import op
 from cdc_pipeline.metadata_store.models import metadata
 from cdc_pipeline.metadata_store.models.columns import OFFSET_RANGE
 
-revision = "0026"
+revision = "0029"
 down_revision = None
 
 _PART = """CASE WHEN {0} ~ '^"|[.]' THEN '"' || replace({0}, '"', '""') || '"' ELSE {0} END"""
