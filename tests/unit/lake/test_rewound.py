@@ -1,5 +1,6 @@
 """A rewind goes back as far as the table keeps the files of its older versions."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.deletion_vectors import z85_encode
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
-from cdc_pipeline.lake.fence import commit_info, fence_action
+from cdc_pipeline.lake.fence import commit_info, fence_action, read_fence, write_again
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.publication import remove
@@ -46,6 +47,13 @@ def commit(log: DeltaLog, table: LakeTable, number: int, *actions: Action) -> No
     """A commit with the fence `number`, as version `number`."""
     info = commit_info(operation="CDC FENCE", user_metadata="{}", read_version=number - 1, now=NOW)
     log.append(number, [info, fence_action(table.app_id, number, NOW), *actions])
+
+
+def claim(log: DeltaLog, table: LakeTable, version: int, first: int, last: int) -> None:
+    """A commit that applies the slices `first` to `last`."""
+    metadata = json.dumps({"claim_id": f"claim-{version}", "first": first, "last": last, "slices": []})
+    info = commit_info(operation="WRITE", user_metadata=metadata, read_version=version - 1, now=NOW)
+    log.append(version, [info, fence_action(table.app_id, last, NOW)])
 
 
 def with_properties(log: DeltaLog, **properties: str) -> Action:
@@ -131,3 +139,20 @@ def test_a_rewind_leaves_the_properties_that_users_set(
     before, after = log.metadata(1)["configuration"], log.metadata(3)["configuration"]
     changed = {name: value for name, value in after.items() if before.get(name) != value}
     assert changed == set_since | {"delta.logRetentionDuration": "interval 7 days"}
+
+
+def test_a_table_is_set_back_once_to_a_fence_that_maintenance_has_repeated(
+    store: LocalObjectStore, log: DeltaLog, table: LakeTable
+) -> None:
+    """A worker that was paused for days applied slices a second time; the version before has the fence again."""
+    claim(log, table, 1, first=1, last=2)
+    claim(log, table, 2, first=3, last=5)
+    assert write_again(log, table.app_id, NOW + timedelta(days=4), timedelta(days=3))
+    claim(log, table, 4, first=3, last=7)
+    fence = read_fence(log, table.app_id)
+    assert fence is not None
+    assert fence.repeated_at == 4
+    rewind(store, table, 3, lambda: NOW, no_step, fence_then=None)
+    fence = read_fence(log, table.app_id)
+    assert fence is not None
+    assert (fence.number, fence.repeated_at, fence.rewound_from) == (5, None, 7)
