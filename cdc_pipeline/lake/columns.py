@@ -110,13 +110,14 @@ def check_partitions(table: LakeTable) -> None:
             )
 
 
-def check_history(table: LakeTable) -> None:
-    """Raises UsageError for a history of a keyless table. Events alone may show that a table is one."""
-    if table.keeps_history and table.schema.is_keyless:
+def check_keyless(table: LakeTable) -> None:
+    """Raises UsageError for history or soft deletes of a keyless table. Events alone may show that a table is one."""
+    if table.schema.is_keyless and (table.keeps_history or table.deletes == "soft"):
+        name, what = ("history", "is to be kept") if table.keeps_history else ("deletes", "are to be soft")
         raise UsageError(
-            f"the events of {table.name} have no key, and its history is to be kept",
-            expected="an id, by which the versions of a row belong together",
-            remedy="leave history out of pipeline.yml for this table, or give it an id",
+            f"the events of {table.name} have no key, and its {name} {what}",
+            expected="an id, by which a row is found again",
+            remedy=f"leave {name} out of pipeline.yml for this table, or give it an id",
         )
 
 

@@ -15,7 +15,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeAway, LakeError
 from cdc_pipeline.lake import compaction, comparison, maintenance, publication, rewind
 from cdc_pipeline.lake.append_or_merge import Upsert
-from cdc_pipeline.lake.columns import check_history, check_partitions, history_of
+from cdc_pipeline.lake.columns import check_keyless, check_partitions, history_of
 from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
@@ -115,7 +115,7 @@ class SparkLake:
 
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
         check_partitions(table)
-        check_history(table)
+        check_keyless(table)
         url, log = self._url(table), self._log(table)
         with step(self._on_step, "lake_table.create"), self._calls(f"creating {table.name}"):
             refuse_without_beginning(log, self._store)

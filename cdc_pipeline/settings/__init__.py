@@ -81,7 +81,7 @@ class TableSettings(Frozen):
     )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
-        description="hard removes deleted rows, soft keeps them with `_cdc_deleted`. Fixed after the first snapshot",
+        description="hard removes deleted rows, soft (with an id) sets `_cdc_deleted`. Fixed after the first snapshot",
     )
     truncate: Literal["apply", "ignore"] = Field(
         default="apply", description="a TRUNCATE of the source empties the lake's table, or does nothing there"

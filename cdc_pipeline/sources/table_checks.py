@@ -47,13 +47,14 @@ def _folder(table: TableName) -> str:
         return ""
 
 
-def check_history(settings: TableSettings, key: Collection[str]) -> None:
-    """Raises SourceError for a keyless table whose history is to be kept."""
-    if settings.history and not key:
+def check_keyless(settings: TableSettings, key: Collection[str]) -> None:
+    """Raises SourceError for a keyless table whose history is to be kept, or whose deletes are to be soft."""
+    if not key and (settings.history or settings.deletes == "soft"):
+        name, what = ("history", "is to be kept") if settings.history else ("deletes", "are to be soft")
         raise SourceError(
-            f"the table {settings.name} has no id, and its history is to be kept",
-            expected="an id, by which the versions of a row belong together",
-            remedy="leave history out of pipeline.yml for this table, or give it an id",
+            f"the table {settings.name} has no id, and its {name} {what}",
+            expected="an id, by which a row is found again",
+            remedy=f"leave {name} out of pipeline.yml for this table, or give it an id",
         )
 
 

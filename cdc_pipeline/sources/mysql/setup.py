@@ -24,7 +24,7 @@ from cdc_pipeline.sources.table_checks import (
     check_column_names,
     check_excluded,
     check_folder,
-    check_history,
+    check_keyless,
     check_named_columns,
 )
 from cdc_pipeline.types.mysql_charsets import KNOWN
@@ -285,5 +285,5 @@ def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple
                 remedy=f"run ALTER TABLE … MODIFY {column.name} … CHARACTER SET utf8mb4, or leave the table out",
             )
     check_named_columns(settings, key, found.shape.names)
-    check_history(settings, key)
+    check_keyless(settings, key)
     check_column_names(settings, found.shape.names)

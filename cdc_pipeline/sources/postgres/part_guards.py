@@ -72,12 +72,6 @@ def check_identity(settings: TableSettings, parts: Sequence[TablePart], key: Seq
             expected="a primary key, id in pipeline.yml with columns that no two rows share, or whole old rows",
             remedy="run " + _shown(statements, "; "),
         )
-    if not key and settings.deletes == "soft":
-        raise SourceError(
-            f"the table {name} has no id, and its deletes are to be soft",
-            expected="an id, by which a deleted row is flagged and found again",
-            remedy="leave deletes out of pipeline.yml for this table, or give it an id",
-        )
     if hiding:
         is_named = hiding[0] is parts[0]
         where = name if is_named else f"the partition {hiding[0].sql} of {name}"

@@ -31,8 +31,8 @@ from cdc_pipeline.sources.table_checks import (
     check_column_names,
     check_excluded,
     check_folder,
-    check_history,
     check_id_types,
+    check_keyless,
     check_named_columns,
 )
 from cdc_pipeline.steps import OnStep, step
@@ -290,7 +290,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None, *, is_ne
     names = [column.name for column in found.shape.columns]
     check_named_columns(settings, key, names)
     check_id_types(settings, found.schema(key))
-    check_history(settings, key)
+    check_keyless(settings, key)
     check_generated(found, key)
     check_column_names(settings, names)
     check_unique(name, found.parts, key)
