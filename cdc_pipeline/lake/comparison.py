@@ -66,8 +66,9 @@ def compare(session: SparkSession, table: LakeTable, source_url: str, lake: Data
 def differing_rows(session: SparkSession, table: LakeTable, source_url: str, lake: DataFrame, *, most: int) -> pa.Table:
     """Returns at most `most` rows of a keyed table that differ, as events without a version, one per id.
 
-    OPERATION is 'i', with the source's values, for a row that the lake lacks, has with other values or has more than
-    once. It is 'd', with nothing but the id, for a row that only the lake has.
+    OPERATION is 'u', with the source's values, for a row that the lake lacks, has with other values or has more than
+    once: columns that the source dropped keep theirs. It is 'd', with nothing but the id, for a row that only the lake
+    has.
     """
     source = _source_rows(session, table, source_url)
     extra = _quoted(_IN_SOURCE).isNull()
@@ -78,7 +79,7 @@ def differing_rows(session: SparkSession, table: LakeTable, source_url: str, lak
         for name in table.schema.names
     ]
     found = _differing(source, lake, table)
-    operation = spark_functions.when(extra, Operation.DELETE.value).otherwise(Operation.INSERT.value)
+    operation = spark_functions.when(extra, Operation.DELETE.value).otherwise(Operation.UPDATE.value)
     named = [column.alias(name) for column, name in zip(columns, table.schema.names, strict=True)]
     return found.select(*named, operation.alias(OPERATION)).limit(most).toArrow()
 

@@ -269,7 +269,7 @@ class Lake(Protocol):
     def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
         """Returns at most `most` rows of a keyed table that differ, as events without a version, one per id.
 
-        OPERATION is 'i', with the source's values, for a row that the lake lacks, has with other values or has more
+        OPERATION is 'u', with the source's values, for a row that the lake lacks, has with other values or has more
         than once. It is 'd', with nothing but the id, for a row that only the lake has. For a history table, compares
         the periods that have not ended.
         """

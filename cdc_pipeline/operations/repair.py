@@ -154,7 +154,7 @@ class Repair:
                 with suppress(CdcError):
                     self.work.store.tables.end_repair(lease)
             raise
-        written = found[OPERATION].to_pylist().count("i")
+        written = found[OPERATION].to_pylist().count("u")
         return Repaired(
             table=table,
             position=held.shown,

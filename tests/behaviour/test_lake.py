@@ -219,9 +219,9 @@ def test_a_version_is_compared_with_the_source_row_by_row(lake: Lake, arm: Arm, 
     ]
     rows = lake.differing_rows(feed.table, source, shown, most=9).sort_by("id").to_pylist()
     assert [(row["id"], row["name"], row[OPERATION]) for row in rows] == [
-        (2, "other", "i"),
+        (2, "other", "u"),
         (3, None, "d"),
-        (4, "new", "i"),
+        (4, "new", "u"),
     ]
     assert lake.differing_rows(feed.table, source, shown, most=1).num_rows == 1
 
@@ -240,7 +240,7 @@ def test_a_row_that_the_lake_has_twice_differs_once(lake: Lake, arm: Arm, feed: 
     assert (found.source_rows, found.lake_rows, found.differing_rows) == (2, 5, 2)
     assert [(each.id["id"], each.kind) for each in found.differences] == [(0, "doubled"), (1, "extra")]
     rows = lake.differing_rows(feed.table, other, shown, most=9).sort_by("id").to_pylist()
-    assert [(row["id"], row["name"], row[OPERATION]) for row in rows] == [(0, "other", "i"), (1, None, "d")]
+    assert [(row["id"], row["name"], row[OPERATION]) for row in rows] == [(0, "other", "u"), (1, None, "d")]
 
 
 def test_copies_of_rows_without_a_key_are_compared_by_their_number(lake: Lake, arm: Arm) -> None:

@@ -26,7 +26,7 @@ def differing(table: LakeTable, source: Rows, lake: Rows, schema: pa.Schema, mos
     rows = []
     for difference in _differences(table, source, lake)[:most]:
         row = in_source.get(_content(difference.id, table.schema.key))
-        operation = Operation.DELETE if row is None else Operation.INSERT
+        operation = Operation.DELETE if row is None else Operation.UPDATE
         rows.append({**(difference.id if row is None else row), OPERATION: operation.value})
     return pa.Table.from_pylist(rows, schema=schema.append(pa.field(OPERATION, pa.string())))
 

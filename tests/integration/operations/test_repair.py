@@ -132,6 +132,34 @@ def test_a_row_that_is_there_twice_is_found_and_once_after_the_repair(pipeline: 
     assert [row["id"] for row in lake_rows(pipeline, things)].count(1) == 1
 
 
+def test_columns_that_the_source_dropped_keep_their_values_in_rows_that_are_repaired(
+    pipeline: Pipeline, database: str
+) -> None:
+    """In the lake, where row 1 is wrong, and in its history, which lacks the period of row 2."""
+    *_, name = pipeline.table_names()
+    history = history_name(name)
+    run_sql(database, "ALTER TABLE parts ADD size int", "INSERT INTO parts VALUES (1, 'one', 5), (2, 'two', 6)")
+    consume(pipeline)
+    run_sql(database, "ALTER TABLE parts DROP size", "INSERT INTO parts VALUES (3, 'three')")
+    consume(pipeline)
+    pipeline.slice_worker().slice_to_lake(name)
+    lake, of_history = (f"delta.`{pipeline.lake_url(each)}`" for each in (name, history))
+    for statement in (
+        f"UPDATE {lake} SET name = 'tampered' WHERE id = 1",
+        f"DELETE FROM {lake} WHERE id = 3",
+        f"DELETE FROM {of_history} WHERE id = 2",
+    ):
+        spark_session(pipeline).sql(statement).collect()
+    repaired = pipeline.repair().run(name)
+    assert (repaired.rows_written, repaired.rows_removed) == (3, 0)
+    (verdict,) = pipeline.verification().verify([name])
+    assert verdict.is_equal, verdict
+    sizes = {row["id"]: (row["name"], row["size"]) for row in lake_rows(pipeline, name)}
+    assert sizes == {1: ("one", 5), 2: ("two", 6), 3: ("three", None)}
+    periods = sorted(((row["id"], row["size"]) for row in lake_rows(pipeline, history)), key=str)
+    assert periods == [(1, 5), (2, None), (3, None)]
+
+
 def compared(source_rows: int, lake_rows: int, *differences: Difference) -> Comparison:
     return Comparison(
         source_rows=source_rows, lake_rows=lake_rows, differing_rows=len(differences), differences=differences
