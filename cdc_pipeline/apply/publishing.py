@@ -40,7 +40,7 @@ def publish(
         replaces=replaces,
         begins=begins,
     )
-    version = work.lake.publish(table, content)
+    version = work.lake.publish(table, content, may_commit=keeper.check)
     figures = SnapshotPublication(
         fence_number=fence,
         lake_version=version,

@@ -183,7 +183,7 @@ class LakePublication:
 
     `replaces`: the lake version whose fence may be higher, because the snapshot is older; later slices are applied
     again. None if no fence may be higher. `begins`: the publication is refused if the lake already has a snapshot of
-    the table, since all rows come by its stream.
+    the table, since all rows come by its stream. Publishing it again does nothing.
     """
 
     snapshot_id: str
@@ -249,8 +249,8 @@ class Lake(Protocol):
     def repeated_id(self, table: LakeTable, staged_keys: Sequence[str]) -> tuple[object, ...] | None:
         """Returns an id that several of the staged rows have. None if there is none."""
 
-    def publish(self, table: LakeTable, publication: LakePublication) -> int:
-        """Replaces all content and moves the fence in one commit. Returns its version. Repeating it does nothing."""
+    def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
+        """Replaces all content and the fence in one commit, whose version it returns. `may_commit`: of the history."""
 
     def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
         """Restores the content and the fence of an older version in one commit. Repeating the call does nothing.

@@ -187,13 +187,13 @@ class SparkLake:
                 found = repeated_of_many(self.session, self._store, ids, staged_keys)
         return next(iter(found), None)
 
-    def publish(self, table: LakeTable, content: LakePublication) -> int:
+    def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
         version = publication.publish(self._log(table), table, content, self._clock, self._on_step)
         if table.keeps_history:
-            self._adopt(table, content, version)
+            self._adopt(table, content, version, may_commit)
         return version
 
-    def _adopt(self, table: LakeTable, content: LakePublication, version: int) -> None:
+    def _adopt(self, table: LakeTable, content: LakePublication, version: int, may_commit: Callable[[], None]) -> None:
         """Takes the published rows over into the table's history."""
         with self._calls(f"taking the snapshot {content.snapshot_id} of {table.name} over into its history"):
             history = RowHistory(
@@ -203,7 +203,7 @@ class SparkLake:
                 clock=self._clock,
                 on_step=self._on_step,
                 table=table,
-                may_commit=always,
+                may_commit=may_commit,
             )
             known = content.table
             at = self._clock() if known is None else known.cutoff_time

@@ -1,7 +1,7 @@
 """What history tables hold, in a form that tests can write down, and snapshots that begin and follow them."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.ledger_values import PublishedTable
-from cdc_pipeline.lake.protocol import Compaction, Lake, LakePublication, LakeTable
+from cdc_pipeline.lake.protocol import Compaction, Lake, LakePublication, LakeTable, always
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, END_VERSION, VERSION
 from cdc_pipeline.types import arrow_schema
@@ -57,6 +57,8 @@ def publish(
     fence: int,
     replaces: int | None = None,
     name: str = "",
+    *,
+    may_commit: Callable[[], None] = always,
 ) -> None:
     """A snapshot of this content, `at` a position behind the slices up to `fence`."""
     name = name or f"s{at}"
@@ -80,4 +82,4 @@ def publish(
         bytes=0,
     )
     content = LakePublication(snapshot_id=name, files=files, fence_number=fence, table=known, replaces=replaces)
-    lake.publish(table, content)
+    lake.publish(table, content, may_commit=may_commit)

@@ -136,10 +136,9 @@ class MemoryLake:
         return outcome_of({}, version=version, already=True, started=started)
 
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
-        schema = lake_schema(table)
         found = pa.concat_tables([pq.read_table(io.BytesIO(self._store.get(key))) for key in compaction.staged_keys])
         own = ([compaction.version] * len(found), [False] * len(found), pa.nulls(len(found), pa.string()))
-        rows = pa.table([*found.columns, *map(pa.array, own)], schema=schema)
+        rows = pa.table([*found.columns, *map(pa.array, own)], schema=lake_schema(table))
         rows = rows.sort_by([(name, "ascending") for name in table.schema.key]) if table.schema.key else rows
         folder = f"snapshot-{encode_component(compaction.snapshot_id)}-{encode_component(compaction.attempt)}"
         size = max(1, -(-len(rows) // compaction.target_files))
@@ -150,7 +149,8 @@ class MemoryLake:
         ids = TableSchema(columns=table.schema.key_columns, key=table.schema.key)
         return next(iter(repeated_of_few(self._store, ids, staged_keys) or ()), None)
 
-    def publish(self, table: LakeTable, content: LakePublication) -> int:
+    def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
+        may_commit()
         return publication.publish(self._log(table), table, content, self._clock, self._on_step)
 
     def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:

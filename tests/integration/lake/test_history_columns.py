@@ -1,9 +1,12 @@
 """History tables follow changes of columns, of a stream and of a snapshot."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from pyspark.sql import SparkSession
 
+from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.reader_view import reader_view_sql
@@ -12,6 +15,7 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import CURRENT, END_VERSION, VALID_TO, VERSION, Column, TableSchema
 from tests.support.history_tables import number_of, publish, put_rows, spans
 from tests.support.lake import Feed, commit_time, event, lake_table_rows, table_of, version
+from tests.support.lakes import spark_lake
 
 
 @pytest.fixture
@@ -147,6 +151,28 @@ def test_ids_of_another_type_end_all_periods_and_begin_new_ones(
         (None, "y", "d", 12): True,
     }
     assert {row[VALID_TO] for row in rows if row["id"] is None} == {commit_time(version(9))}
+
+
+def test_a_process_that_has_lost_its_lease_ends_no_periods_of_the_next_one(
+    lake: SparkLake, session: SparkSession, store: LocalObjectStore, table: LakeTable
+) -> None:
+    before = TableSchema(columns=numbered("name"), key=("id",))
+    after = replace(before, columns=(Column(name="id", type="text", number=1), before.columns[1]), generation=7)
+    table = replace(table, schema=before, source_id=1, name=replace(table.name, table="overtaken"))
+    publish(lake, store, table, [(1, "a")], at=5, fence=0)
+    table, rival = replace(table, schema=after, source_id=2), spark_lake(session, store)
+    again = partial(publish, store=store, table=table, people=[("x", "a"), ("y", "b")], at=9, fence=0)
+    feed = Feed(store=store, table=table)
+
+    def lease_lost() -> None:
+        again(rival)
+        rival.upsert(table, feed.claim([event("u", 11, "y", name="c")], schema=after))
+        raise StaleEpoch("another owner has the lease", expected="none", remedy="stop")
+
+    with pytest.raises(StaleEpoch):
+        again(lake, may_commit=lease_lost)
+    rows = lake_table_rows(store, history_of(table))
+    assert {(row["id"], row["name"]) for row in rows if row[CURRENT]} == {("x", "a"), ("y", "c")}
 
 
 def test_an_id_that_became_another_column_ends_all_periods_that_it_does_not_tell_apart(

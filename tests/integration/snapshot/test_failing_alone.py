@@ -1,7 +1,7 @@
 """A table whose snapshot cannot go on fails alone: its neighbours are published in the same run."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from threading import get_ident
 import pytest
 
 from cdc_pipeline.errors import LakeAway, LakeError, ObjectStoreAway, UsageError
-from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable, always
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.object_store import ObjectStore
@@ -64,9 +64,9 @@ class ForgetfulLake(MemoryLake):
         super().__init__(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
         self._times, self._commits = times, commits
 
-    def publish(self, table: LakeTable, content: LakePublication) -> int:
+    def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
         fails = table.name.table == "things" and self._times > 0
-        version = super().publish(table, content) if self._commits or not fails else 0
+        version = super().publish(table, content, may_commit=may_commit) if self._commits or not fails else 0
         if fails:
             self._times -= 1
             raise LakeError("Spark failed")
@@ -80,8 +80,8 @@ class TakenOverLake(MemoryLake):
         super().__init__(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
         self._store_urls = [store_url]
 
-    def publish(self, table: LakeTable, content: LakePublication) -> int:
-        version = super().publish(table, content)
+    def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
+        version = super().publish(table, content, may_commit=may_commit)
         if table.name.table == "things" and self._store_urls:
             taken = "SET epoch = epoch + 1, expires_at = clock_timestamp()"
             run_sql(self._store_urls.pop(), f"UPDATE cdc.lease {taken} WHERE table_id = 1")
