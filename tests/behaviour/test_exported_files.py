@@ -18,7 +18,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.files.exported_files import ExportedFiles
-from cdc_pipeline.steps import no_step
+from cdc_pipeline.steps import Moment, no_step
 from cdc_pipeline.types import text_of
 from cdc_pipeline.types.mysql import parse_column_type, parseable_text
 from cdc_pipeline.wiring.adapters import open_exported_files
@@ -100,6 +100,22 @@ def test_a_pattern_chooses_files_and_a_header_may_be_missing(objects: ObjectStor
         list(files.rows(TABLE, SCHEMA, {**part, "written": "before"}))
     with pytest.raises(SnapshotError, match=r"the file LOAD2\.csv below .* is gone"):
         list(files.rows(TABLE, SCHEMA, {**part, "file": "LOAD2.csv"}))
+
+
+@pytest.mark.parametrize("checked", [0, 1], ids=["before it is checked", "before it is copied"])
+def test_a_file_that_is_written_again_before_it_is_copied_is_refused(objects: ObjectStore, checked: int) -> None:
+    objects.put_if_absent("a.jsonl", json_lines(ROWS))
+    steps: list[Moment] = []
+
+    def rewrite(_name: str, moment: Moment) -> None:
+        if steps.count(Moment.AFTER) == checked:
+            objects.overwrite("a.jsonl", json_lines(ROWS[:1]))
+        steps.append(moment)
+
+    files = ExportedFiles(objects=objects, csv=CsvSettings(), on_step=no_step)
+    (part,) = files.parts(TABLE, 0)
+    with pytest.raises(SnapshotError, match=r"the file a\.jsonl below .* was written again"):
+        list(replace(files, on_step=rewrite).rows(TABLE, SCHEMA, part))
 
 
 def test_a_row_whose_text_is_not_utf8_does_not_fit_and_the_others_are_copied(objects: ObjectStore) -> None:

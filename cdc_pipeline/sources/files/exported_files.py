@@ -91,6 +91,7 @@ class ExportedFiles:
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
             form = self._form(file.key)
             with closing(file):
+                self._check_same(each)  # all rows come from the copy, which was made after the first check
                 is_checked = bool(file.names)
                 if is_checked:
                     _check_columns(file.key, file.names, schema)
