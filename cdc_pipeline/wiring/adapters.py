@@ -119,6 +119,8 @@ def open_exported_files(
     csv = csv if header is None else csv.model_copy(update={"header": header})
     full_load = source if isinstance(source, ChangeFilesSource) and source.format == "dms" else None
     time_column = None if full_load is None else full_load.time_column
+    # Beside the schemas of Debezium's events, `columns` may list only some of the columns.
+    is_whole = isinstance(source, ChangeFilesSource) and source.format != "debezium"
     objects = open_object_store_at(url, settings.object_store)
     if not only and is_on_s3(url) and parse_s3(url).prefix:
         with step(on_step, "source_file.read"):
@@ -130,6 +132,7 @@ def open_exported_files(
         objects=objects,
         csv=csv,
         leading=() if time_column is None else (time_column,),
+        declared={table.table: tuple(table.columns) for table in settings.tables if is_whole and table.columns},
         only=only,
         of_postgres=isinstance(source, PostgresSource),
         of_mysql=isinstance(source, MysqlSource),

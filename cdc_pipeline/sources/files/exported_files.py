@@ -1,8 +1,8 @@
 """Copies a table from files that another program exported, in a folder or below a prefix of a bucket."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
@@ -36,7 +36,8 @@ class ExportedFiles:
     """Implements `TableCopy` for files of one table, which lie below the root of `objects`.
 
     `only`: the key of the one file to read, or a pattern of names right below the root; "" for all files. `leading`:
-    columns before those of the table in a CSV file without a header. A value is read as one of a change file is.
+    columns before those of the table in a CSV file without a header. `declared`: the columns of tables there, in order;
+    of another table, those that are registered. A value is read as one of a change file is.
     `of_postgres`: but arrays and bits in CSV files are read as PostgreSQL's COPY writes them. `of_mysql`: but bits and
     times are read as MySQL has them. `of_dms`: but bytes are read as AWS DMS writes them.
     """
@@ -44,6 +45,7 @@ class ExportedFiles:
     objects: ObjectStore
     csv: CsvSettings
     leading: tuple[str, ...] = ()
+    declared: Mapping[TableName, Collection[str]] = field(default_factory=dict)
     only: str = ""
     of_postgres: bool = False
     of_mysql: bool = False
@@ -85,7 +87,7 @@ class ExportedFiles:
         for each in self.parts(table, 0) if part is None else [part]:
             self._check_same(each)
             texts = text_columns({column.name: column.type for column in schema.columns})
-            columns = tuple(dict.fromkeys((*self.leading, *schema.names)))
+            columns = tuple(dict.fromkeys((*self.leading, *self.declared.get(table, schema.names))))
             layout = FileLayout(csv=self.csv, columns=columns, texts=texts)
             file = self._opened(each["file"], layout)
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"

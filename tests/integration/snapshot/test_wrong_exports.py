@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,24 @@ def test_without_a_header_only_dms_has_the_time_of_a_change_before_the_columns_o
         export = export_at(str(tmp_path / "export"), "start", header=False)
         (taken,) = take_snapshot(pipeline, [ORDERS], export=export)
         assert (taken.state, shown(pipeline)) == ("published", [(1, "Ada", "1.50")])
+
+
+def test_without_a_header_columns_are_in_the_order_of_pipeline_yml_before_a_slice_has_it(
+    tmp_path: Path, store_url: str
+) -> None:
+    """The registered order is that of the first set-up: values would be in each other's columns."""
+    tables = ExportedTables(folder=tmp_path, store_url=store_url, source={**ORDERED, "csv": {"header": False}})
+    for names, content, expected in (
+        ("id amount name", "1,Ada,1.50\n", ("1.50", "Ada")),
+        ("id name amount", "1,Ada,1.50\n", ("Ada", "1.50")),
+        ("id day name amount", "1,2026-01-01,Ada,1.50\n", ("Ada", "1.50")),
+    ):
+        tables.write("export/a.csv", content)
+        columns = {name: "bigint" if name == "id" else "text" for name in names.split()}
+        with replace(tables, columns=columns).opened() as pipeline:
+            pipeline.source_setup().set_up()
+            assert take(pipeline, tmp_path / "export", "start") == PUBLISHED
+            assert shown(pipeline) == [(1, *expected)], names
 
 
 @pytest.mark.parametrize("content", [gzip.compress(b"id,name,amount\n1,Ada,1.50\n")[:-9], b""], ids=["cut", "0 bytes"])
