@@ -161,7 +161,7 @@ def _read_value(
 
 def _other(value: Fields) -> Skipped:
     commit_time = _microseconds(value)
-    if value.keys() <= _TIMES:
+    if value and value.keys() <= _TIMES:
         return Skipped(kind="heartbeat", commit_time=commit_time)
     is_named = isinstance(value.get("id"), str) and value.keys() <= _TRANSACTION
     if is_named and value.get("status") in ("BEGIN", "END"):

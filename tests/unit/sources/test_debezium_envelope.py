@@ -114,6 +114,9 @@ def test_what_changes_no_row_is_skipped_by_kind(document: Any, kind: str) -> Non
         {"id": 5, "status": "END", "event_count": 1, "v": 1},
         {"id": 5, "ddl": "x"},
         {"id": 5, "tableChanges": 1},
+        {},
+        {"payload": {}},
+        {"key": {"id": 5}, "value": {}},
     ],
 )
 def test_a_flattened_row_is_no_message_whose_fields_it_has(row: Any) -> None:
