@@ -39,7 +39,8 @@ a whole. All other settings can change at any time.
 | `as_text` of a table | by a new snapshot of the table: `cdc snapshot TABLE` |
 | the type of a column in `columns` | never: a changed type is refused. Begin a new pipeline |
 | `history` of a table | at any time; it then begins with the rows at the time of the next claim |
-| `folder` of change files | once the files in the old folders are read; refused while one is read in part |
+| `folder` of change files | once the files in the old folders are read, and none of their rows waits in quarantine;\
+ refused while one is read in part |
 | `slot`, `publication` | only with `cdc setup-source --begin-again` and a new snapshot of every table. Drop the old\
  slot by `pg_drop_replication_slot`, or the source keeps its log for it until its disk is full |
 | `transactions` of Kafka | while all consumers are stopped |

@@ -143,7 +143,8 @@ class ChangeFolders:
             raise SourceError(
                 f"the file {file} was read in part, and is in no table's folder of pipeline.yml any more",
                 expected=f"its folder among {', '.join(sorted(folders))}",
-                remedy="set source.folder back, run cdc consume --until-idle, and change it then",
+                remedy="set source.folder back, run cdc consume --until-idle and cdc quarantine replay --all,"
+                " and change it then",
             )
 
     def _table_of(self, file: str) -> TableSettings | None:

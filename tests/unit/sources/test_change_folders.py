@@ -106,7 +106,7 @@ def test_a_folder_is_not_changed_while_a_file_is_read_in_part(tmp_path: Path) ->
     (end, place), *_, (last_end, last_place) = old.read().places.items()
     new = ChangeFolder(folder=tmp_path, source={**DMS, "folder": "new/{table}"}, begun=old.begun)
     new.write("new/orders/2.csv", csv_text(ROWS[:1]))
-    with pytest.raises(SourceError, match="was read in part, and is in no table's folder"):
+    with pytest.raises(SourceError, match=r"was read in part, .* and cdc quarantine replay --all, and change"):
         new.read(place, end)
     assert len(new.read(last_place, last_end).changes) == 1
 
