@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from cdc_pipeline.errors import CdcError, SnapshotError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -12,6 +13,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
+from cdc_pipeline.types import widest
 from snapshot.exports import Export
 
 
@@ -19,7 +21,7 @@ def create_snapshot(
     store: MetadataStore, row: SourceTable, snapshot_id: str, cutoff: HeldPosition, found: FoundTable | None = None
 ) -> Snapshot:
     """Registers the snapshot with the columns of `found`, which is the table at the cutoff; without it, with the
-    newest registered columns of the table.
+    newest registered columns of the table, and those that events have added to it.
 
     Raises SnapshotError when no columns are known.
     """
@@ -27,6 +29,8 @@ def create_snapshot(
     if found is not None and found.schema is not None:
         schema = found.schema.without(row.excluded_columns)
         schema_id = store.tables.record_schema(row.table_id, schema, first_offset=cutoff.offset)
+    elif found is None and schema_id is not None:
+        schema_id = _of_all_events(store, row, schema_id, cutoff)
     if schema_id is None:
         raise SnapshotError(f"{row.name} has no schema yet", remedy="run cdc setup-source")
     return store.snapshots.create_snapshot(
@@ -40,6 +44,19 @@ def create_snapshot(
             exported_snapshot=cutoff.exported,
         )
     )
+
+
+def _of_all_events(store: MetadataStore, row: SourceTable, schema_id: str, cutoff: HeldPosition) -> str:
+    """Returns a schema with every column that events have shown. The newest one may be that of an older event.
+
+    A stream partition may be read later than others. Where the source numbers the columns, or pipeline.yml lists them,
+    the newest schema stays: a column that it lacks was dropped.
+    """
+    newest, known = store.tables.schema(row.table_id, schema_id), store.tables.known_columns(row.table_id)
+    if row.settings.get("columns") or any(column.number is not None for column in known):
+        return schema_id
+    schema = replace(newest, columns=widest((*newest.columns, *known))).without(row.excluded_columns)
+    return store.tables.record_schema(row.table_id, schema, first_offset=cutoff.offset)
 
 
 def abandon_exports(store: MetadataStore, tables: Sequence[TableName], run_id: str) -> None:

@@ -12,7 +12,12 @@ from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices
 from cdc_pipeline.errors import PartitionFailed, SourceChanged
 from cdc_pipeline.operations.source_setup.sharing import Membership
+from cdc_pipeline.record import TableName
+from snapshot.wiring import export_at
+from tests.crash.world import apply_all, make_lake, take_snapshot
+from tests.integration.files.test_changed_types import create, with_fields
 from tests.support.event_files import EventFolder
+from tests.support.exports import lake_rows
 from tests.support.shards import debezium_event
 
 ORDERS, ITEMS = "public.orders", "public.items"
@@ -87,3 +92,24 @@ def test_a_folder_that_cannot_be_read_stops_alone_and_its_table_says_why(events:
     assert notes(events, ITEMS) == {1: "first", 2: "later"}
     assert reasons[f"shop.{ITEMS}"] is None or "folder 0" not in reasons[f"shop.{ITEMS}"]
     assert "folder 0 is not read: PartitionFailed: " in reasons[f"shop.{ORDERS}"]
+
+
+def test_an_export_has_the_columns_of_all_folders_though_the_one_that_is_behind_was_read_last(
+    tmp_path: Path, store_url: str
+) -> None:
+    """Later events would bring a column that was left out, with NULL in every exported row."""
+    name, of = TableName.parse("shop.public.t"), {"id": {"type": "int32"}, "n": {"type": "int32"}}
+    events = EventFolder(folder=tmp_path, store_url=store_url, tables=({"name": "public.t", "id": ["id"]},))
+    now = create(1, 1) | {"after": {"id": 1, "n": 1, "note": "event"}}
+    events.write("0/a.jsonl", with_fields({**of, "n": {"type": "int64"}, "note": {"type": "string"}}, now))
+    events.write("1/a.jsonl", with_fields(of, create(2, 2)))
+    (tmp_path / "export.jsonl").write_text('{"id": 3, "n": 3000000000, "note": "exported"}\n')
+    with sharing(events, "one", "two") as consumers:
+        for each in consumers:
+            read_all(each)
+    with events.opened(make_lake) as pipeline:
+        (taken,) = take_snapshot(pipeline, [name], export=export_at(str(tmp_path / "export.jsonl"), "start"))
+        assert (taken.state, pipeline.store.snapshot_history.withheld(taken.snapshot_id)) == ("published", 0)
+        apply_all(pipeline)
+        found = [(row["id"], row["n"], row.get("note")) for row in lake_rows(pipeline, name)]
+    assert found == [(1, 1, "event"), (2, 2, None), (3, 3_000_000_000, "exported")]
