@@ -8,7 +8,7 @@ from cdc_pipeline.launcher.deployment import Deployment, log_store_of
 from cdc_pipeline.launcher.health import heartbeat_url
 from cdc_pipeline.launcher.heartbeat import HEARTBEAT_VARIABLE
 from cdc_pipeline.launcher.postgres import SUPERUSER
-from cdc_pipeline.launcher.spark import AUTHENTICATION_VARIABLE, s3_settings, server_command
+from cdc_pipeline.launcher.spark import AUTHENTICATION_VARIABLE, local_folder, s3_settings, server_command
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.installation.endpoints import (
     AIRFLOW_DATABASE,
@@ -64,6 +64,7 @@ class Process:
     `health`: a URL (see `health`). Without it a process is healthy when it stays up, a one-shot when it succeeds.
     `silence`: seconds without a successful check after which a healthy process is killed and started again.
     `repeats`: a one-shot that runs again after a process that it depends on was started again.
+    `scratch`: a folder that is removed before each start; one that was killed could not do that itself.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Process:
     silence: float = 60
     one_shot: bool = False
     repeats: bool = False
+    scratch: str | None = None
     as_server_account: bool = False
 
 
@@ -145,6 +147,7 @@ def _spark(settings: Settings, deployment: Deployment) -> Iterable[Process]:
             AUTHENTICATION_VARIABLE: deployment.spark_token,
         },
         health=f"http2://{deployment.endpoints.spark_url.removeprefix('sc://').partition('/')[0]}",
+        scratch=local_folder(folder),
     )
     yield Process(
         name=WARM_UP,

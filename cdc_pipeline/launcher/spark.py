@@ -42,11 +42,16 @@ CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvide
 """Finds credentials like AWS's own tools: environment, profile, the machine's role."""
 
 
+def local_folder(folder: str) -> str:
+    """Returns the folder of what a driver spills, shuffles and uploads: none of it outlives the driver."""
+    return f"{folder}/local"
+
+
 def s3_settings(server: ObjectStoreSettings, *, folder: str | None) -> dict[str, str]:
     """`folder`: for files that are being uploaded. Without it each executor uses its machine's temporary folder."""
     settings = {"spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS}
     if folder is not None:
-        settings["spark.hadoop.fs.s3a.buffer.dir"] = f"{folder}/local"
+        settings["spark.hadoop.fs.s3a.buffer.dir"] = local_folder(folder)
     if server.endpoint is not None:
         settings["spark.hadoop.fs.s3a.endpoint"] = server.endpoint
         settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(server.endpoint.startswith("https")).lower()
@@ -78,7 +83,7 @@ def server_command(
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.bindAddress": driver.host,
         "spark.driver.host": driver.host,
-        "spark.local.dir": f"{folder}/local",
+        "spark.local.dir": local_folder(folder),
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         **(more or {}),
         **driver.spark,

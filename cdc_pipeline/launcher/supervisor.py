@@ -8,6 +8,7 @@ does not end it: what it could not start or store it tries again.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -221,6 +222,8 @@ def launcher(installation: Installation, mark: str) -> Callable[[Process], "subp
 
     def launch(process: Process) -> "subprocess.Popen[bytes]":
         environment = without_proxy({**os.environ, **process.environment}) | marks(mark, process.name)
+        if process.scratch is not None:
+            shutil.rmtree(process.scratch, ignore_errors=True)
         with opened_log(installation.log(process.name)) as output:
             return start(
                 list(process.command),

@@ -47,6 +47,15 @@ print("goes on", flush=True)
 signal.pause()
 """
 
+SPILLS = """
+import pathlib, signal
+folder = pathlib.Path({!r})
+print("finds", folder.exists(), flush=True)
+folder.mkdir()
+(folder / "shuffle").touch()
+signal.pause()
+"""
+
 FOREVER = "import signal; signal.pause()"
 
 
@@ -101,6 +110,16 @@ def test_what_dies_is_restarted(installation: Installation) -> None:
     assert eventually(lambda: state_of(installation, "web").pid not in (first, None))
     assert eventually(lambda: state_of(installation, "web").condition is Condition.HEALTHY)
     assert state_of(installation, "web").exit_code == -signal.SIGKILL
+
+
+def test_what_was_killed_finds_none_of_its_scratch_files_when_it_starts_again(installation: Installation) -> None:
+    folder = installation.home / "local"
+    spills = replace(script("spills", SPILLS.format(str(folder))), scratch=str(folder))
+    start_and_wait(installation, (spills,), quietly)
+    assert (folder / "shuffle").exists()
+    os.kill(state_of(installation, "spills").pid or 0, signal.SIGKILL)
+    log = installation.log("spills")
+    assert eventually(lambda: log.read_text(encoding="utf-8") == "finds False\n" * 2)
 
 
 def test_what_dies_now_and_then_is_started_again_after_the_first_pause_every_time() -> None:
