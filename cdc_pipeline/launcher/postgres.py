@@ -22,6 +22,7 @@ from cdc_pipeline.launcher.account import Account, can_reach
 from cdc_pipeline.launcher.health import is_healthy
 from cdc_pipeline.launcher.launch import log_end, start
 from cdc_pipeline.settings.installation.ports import LOOPBACK
+from cdc_pipeline.settings.installation.state import exclusive
 
 SUPERUSER = "cdc"
 TIMEOUT = timedelta(seconds=60)
@@ -87,11 +88,12 @@ def reachable_binaries(binaries: Path, account: Account | None, folder: Path) ->
         return binaries
     version = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True)
     copy = folder / f"server-{version.stdout.split()[2]}"
-    if not copy.exists():
-        unfinished = copy.with_suffix(".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(binaries.parent, unfinished, symlinks=True)
-        unfinished.rename(copy)
+    with exclusive(folder / "server.lock"):  # installations that share the copy may start at the same moment
+        if not copy.exists():
+            unfinished = copy.with_suffix(".unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.copytree(binaries.parent, unfinished, symlinks=True)
+            unfinished.rename(copy)
     return copy / binaries.name
 
 

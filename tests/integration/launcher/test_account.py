@@ -1,13 +1,15 @@
-"""The account of the servers, made as root on a machine that does not have it yet."""
+"""What root makes for all installations of a machine: the account of the servers, and a copy of their programs."""
 
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.launcher.account import ACCOUNT_NAME
+from cdc_pipeline.launcher.account import ACCOUNT_NAME, Account
+from cdc_pipeline.launcher.postgres import reachable_binaries
 
 AT_ONCE = 6
 TELL_IT = (
@@ -34,3 +36,22 @@ def test_whoever_starts_at_once_on_a_new_machine_gets_one_account(tmp_path: Path
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     accounts = ended.stdout.splitlines()
     assert (len(accounts), len(set(accounts)), ended.stderr) == (AT_ONCE, 1, "")
+
+
+def test_whoever_copies_the_servers_programs_at_once_gets_the_whole_copy(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    closed, shared, stranger = tmp_path / "closed", tmp_path / "shared", Account(user_id=65534, group_id=65534)
+    binaries = closed / "bin"
+    binaries.mkdir(parents=True)
+    closed.chmod(0o700)
+    shared.mkdir()
+    program = binaries / "postgres"
+    program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 18.4'\n", encoding="utf-8")
+    program.chmod(0o755)
+    for number in range(500):
+        (binaries / f"library-{number}").touch()
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        calls = [threads.submit(reachable_binaries, binaries, stranger, shared) for _ in range(AT_ONCE)]
+        (copy,) = {call.result() for call in calls}
+    assert sorted(path.name for path in copy.iterdir()) == sorted(path.name for path in binaries.iterdir())
