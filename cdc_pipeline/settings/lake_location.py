@@ -9,7 +9,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from cdc_pipeline.settings.libpq import is_this_machine
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_SERVER = re.compile(r"([A-Za-z0-9.-]+|\[[^]\s]+\])(:[0-9]*)?")
+_LABEL = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
+_SERVER = re.compile(rf"((?!.{{256}}){_LABEL}(\.{_LABEL})*\.?|\[[^]\s]+\])(:[0-9]*)?")
 _FOLDER = re.compile(r"[A-Za-z0-9_.=-]+")
 _CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -100,7 +101,7 @@ def parse_endpoint(endpoint: str, *, allow_http: bool) -> str:
     if parts.scheme not in {"http", "https"} or not host or parts.path.strip("/"):
         message = (
             f"{endpoint!r} is not an endpoint: write https://host or https://host:port,"
-            " with letters, digits, '.' and '-' in the host"
+            " with letters, digits and '-' in the host, and '.' between parts that begin and end with a letter or digit"
         )
         raise ValueError(message)
     if parts.scheme == "http" and not allow_http and not is_this_machine(host):

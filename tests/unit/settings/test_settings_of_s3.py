@@ -4,6 +4,9 @@ import pytest
 
 from tests.support.settings_texts import changed, parsed, refusal
 
+NO_HOSTS = ("a..b", "minio-.local", "-h", ".a", f"{'a' * 64}.local", ".".join(["a" * 60] * 5))
+"""Labels that no host name has, which AWS's client refuses with an error of its own."""
+
 
 def test_a_lake_on_s3_tells_its_server() -> None:
     settings = parsed(changed("lake: lake", "lake: s3://bucket/a/b=c/\nobject_store: {endpoint: https://s3.example}"))
@@ -84,7 +87,7 @@ def test_change_files_in_a_folder_with_nul_are_refused() -> None:
                 f"endpoint: 'https://{host}'",
                 f"line 3: object_store: 'https://{host}' is not an endpoint: write https://",
             )
-            for host in ("local host", "minio_1:9000", "s3.example:port", "a%20b")
+            for host in ("local host", "minio_1:9000", "s3.example:port", "a%20b", *NO_HOSTS)
         ),
         ("endpoint: 'http://s3.example'", "would send data unencrypted: write https, or set allow_http: true"),
         ("endpont: 'https://s3.example'", "the key 'object_store.endpont' is unknown; did you mean 'endpoint'?"),
@@ -101,3 +104,8 @@ def test_plain_http_is_for_this_machine_or_by_permission(endpoint: str) -> None:
     url, _, allowed = endpoint.partition(", ")
     environment = {"CDC_OBJECT_STORE__ENDPOINT": url} | ({"CDC_OBJECT_STORE__ALLOW_HTTP": allowed} if allowed else {})
     assert parsed(changed("lake: lake", "lake: s3://bucket"), environment).object_store.endpoint == url
+
+
+def test_a_host_that_ends_with_the_dot_of_the_root_is_an_endpoint() -> None:
+    text = changed("lake: lake", "lake: s3://bucket\nobject_store: {endpoint: https://minio-1.local.:9000}")
+    assert parsed(text).object_store.endpoint == "https://minio-1.local.:9000"
