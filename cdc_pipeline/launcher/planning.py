@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from cdc_pipeline.errors import SetupError
 from cdc_pipeline.launcher.account import ROOT_STATE_FOLDER, Account, can_reach, create_reachable, server_account
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.launcher.deployment import this_machine
@@ -52,11 +53,16 @@ def _server_folder(home: Path, account: Account | None) -> Path:
     folder = home / "postgres"
     if folder.exists():
         return folder.resolve()
+    if folder.is_symlink():
+        raise SetupError(
+            f"{folder} is a link to {folder.readlink()}, which is not there",
+            expected="the folder with the data of the embedded server",
+            remedy="mount it or bring it back; to begin with an empty server, remove the link",
+        )
     if can_reach(account, home):
         folder.mkdir()
         return folder
     create_reachable(ROOT_STATE_FOLDER)
     elsewhere = Path(tempfile.mkdtemp(prefix="postgres-", dir=ROOT_STATE_FOLDER))
-    folder.unlink(missing_ok=True)
     folder.symlink_to(elsewhere)
     return elsewhere

@@ -14,7 +14,9 @@ import pytest
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.health import is_healthy
+from cdc_pipeline.launcher.planning import embedded_server
 from cdc_pipeline.launcher.postgres import PostgresServer, find_binaries, initialize
+from cdc_pipeline.settings.installation.state import open_installation
 from tests.support.eventually import eventually
 from tests.support.postgres import started_server
 
@@ -75,6 +77,17 @@ def test_a_killed_initialisation_is_repaired_by_the_next(postgres: PostgresServe
         assert (leftover / "data" / "PG_VERSION").exists()
         assert not (leftover / "data.unfinished").exists()
         assert not (leftover / "password").exists()
+
+
+def test_a_data_folder_that_is_elsewhere_and_not_mounted_is_named_and_no_new_one_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "not-mounted" / "postgres-x"
+    installation = open_installation(home)
+    (home / "postgres").symlink_to(elsewhere)
+    with pytest.raises(SetupError, match=rf"{home}/postgres is a link to {elsewhere}, which is not there; .*mount"):
+        embedded_server(installation)
+    assert (home / "postgres").readlink() == elsewhere
 
 
 def test_a_server_ends_with_the_process_that_started_it_even_when_that_is_killed() -> None:
