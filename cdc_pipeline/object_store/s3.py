@@ -276,6 +276,12 @@ class S3ObjectStore:
                 Bucket=self._location.bucket, Prefix=below, MaxKeys=self._page_keys, **place
             ),
         )
+        if "IsTruncated" not in page:
+            raise ObjectStoreAway(
+                f"listing {below} under {self.url} was answered with success by what does not speak S3",
+                expected="a listing",
+                remedy="look for a proxy that answers in its place; the same call is safe to repeat",
+            )
         return page
 
 
