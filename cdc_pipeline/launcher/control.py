@@ -40,8 +40,9 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, lat
     `on_states` is called after each change of their states. `later`: names of processes that it does not wait for.
     Raises SettingsError if they run for another pipeline.yml.
     """
-    installation = open_installation(home)
+    open_installation(home)
     with exclusive(home / "up.lock"):
+        installation = open_installation(home)  # another `up` may have replaced ports meanwhile
         if not is_up(installation):
             with nobody_uses(installation):
                 end_marked(installation.identity, last=POSTGRES)

@@ -45,8 +45,8 @@ def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[st
             _wait_until(lambda: _are_ready(home, wanted), installation, "the stack")
         else:
             _refuse_left_over(alive & wanted)
-            installation = _start_missing(settings, config, installation, wanted, started)
-        yield endpoints_of(settings, installation)
+            _start_missing(settings, config, home, wanted, started)
+        yield endpoints_of(settings, open_installation(home))
 
 
 def _embedded(settings: Settings, parts: frozenset[str]) -> frozenset[str]:
@@ -67,14 +67,10 @@ def _refuse_left_over(left: set[str]) -> None:
         )
 
 
-def _start_missing(
-    settings: Settings, config: Path, installation: Installation, wanted: frozenset[str], started: ExitStack
-) -> Installation:
-    """Starts missing processes and returns the installation with its current ports.
-
-    `started` gets callbacks that reap children of this process which have ended.
-    """
-    with exclusive(installation.home / "parts.lock"):
+def _start_missing(settings: Settings, config: Path, home: Path, wanted: frozenset[str], started: ExitStack) -> None:
+    """Starts missing processes. `started` gets callbacks that reap children of this process which have ended."""
+    with exclusive(home / "parts.lock"):
+        installation = open_installation(home)  # another command may have replaced ports meanwhile
         present = set(marked(parts_mark(installation)).values())
         free = [port for port, name in PORTS.items() if name not in present]
         renewed, described = plan(settings, config=config, installation=installation, free=free)
@@ -89,7 +85,6 @@ def _start_missing(
                 if watcher is not None:
                     started.callback(watcher.poll)
                 _start(process, renewed, launch, started)
-    return renewed
 
 
 def _run(process: Process, installation: Installation, launch: Launch) -> None:
