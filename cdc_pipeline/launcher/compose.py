@@ -181,6 +181,7 @@ def _service(process: Process, one_shots: set[str], deployment: Deployment) -> d
         service["depends_on"] = {name: {"condition": _condition(name, one_shots)} for name in process.depends_on}
     if process.name == API_SERVER:
         service["ports"] = [f"127.0.0.1:{PORTS['airflow']}:{PORTS['airflow']}"]
+    service["logging"] = {"driver": "local"}  # Docker's default driver never shortens what it keeps
     service["restart"] = "on-failure" if process.one_shot else "unless-stopped"
     return service
 

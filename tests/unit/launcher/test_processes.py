@@ -221,6 +221,11 @@ def test_containers_run_the_same_commands_in_the_same_environment(
     assert not services
 
 
+def test_docker_keeps_the_output_of_no_container_without_a_limit(compose_settings: Settings) -> None:
+    services = composition(compose_settings)["services"]
+    assert [service["logging"] for service in services.values()] == [{"driver": "local"}] * len(services)
+
+
 def test_both_servers_have_the_same_options_and_only_loopback_is_published(compose_settings: Settings) -> None:
     services = yaml.safe_load((DOCKER / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     assert services["postgres"]["command"][2::2] == [f"{name}={value}" for name, value in SERVER_OPTIONS.items()]
