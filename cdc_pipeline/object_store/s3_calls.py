@@ -40,6 +40,8 @@ DENIED = frozenset({401, 403})
 OLD_TOKENS = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400"})
 """They come with status 400; the answer to a HEAD has no other code than that."""
 
+RESTART = "restart the processes (`cdc down`, `cdc up`)"
+"""A running process never reads keys from variables or a file again."""
 STILL_EXPIRED = "credentials are still expired"
 """In the words of AWS's client."""
 
@@ -114,12 +116,15 @@ def _mend(code: str, status: int) -> tuple[str, str]:
     if code in ELSEWHERE:
         return "the region of the bucket", "set object_store.region in pipeline.yml"
     if code in OLD_TOKENS:
-        return "a session token that is still valid", "get new credentials, and set AWS's variables in the environment"
+        return (
+            "a session token that is still valid",
+            f"get new credentials, set AWS's variables in the environment, and {RESTART}",
+        )
     if status in DENIED:
         expected = (
             "credentials that may list, get, put and delete there; without s3:ListBucket a missing object is refused"
         )
-        return expected, "correct AWS's variables in the environment, or grant their owner the missing rights"
+        return expected, f"grant the missing rights, or correct AWS's variables in the environment, and {RESTART}"
     return "a store that speaks S3 with conditional writes", "move the lake to such a store (docs/how-to/lake-on-s3.md)"
 
 

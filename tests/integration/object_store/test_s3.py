@@ -44,6 +44,7 @@ from tests.support.s3 import BUCKET, REGION, s3_location, s3_objects
 SHORT = timedelta(seconds=1)
 SMALLEST_PART = 5 << 20
 KEY = "cdc-event/shop/one"
+RESTART = r"and restart the processes \(`cdc down`, `cdc up`\)$"
 PASSING = [(500, "InternalError"), (503, "SlowDown"), (429, "TooManyRequests"), (409, "ConditionalRequestConflict")]
 
 
@@ -152,9 +153,9 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix:
             call(KEY)
     objects = s3_objects(server.endpoint, s3_prefix)
     for status, code, words in (
-        (403, "AccessDenied", "credentials that may list, get, put and delete"),
+        (403, "AccessDenied", f"credentials that may list, get, put and delete.*{RESTART}"),
         (400, "AuthorizationHeaderMalformed", r"set object_store\.region"),
-        (400, "ExpiredToken", "a session token that is still valid; get new credentials"),
+        (400, "ExpiredToken", f"a session token that is still valid; get new credentials.*{RESTART}"),
         (501, "NotImplemented", "speaks S3 with conditional writes; move the lake"),
     ):
         server.rule = first(9, refused(status, code), "PUT")
