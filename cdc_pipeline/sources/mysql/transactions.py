@@ -99,7 +99,8 @@ class TransactionReader:
 
     @property
     def is_empty(self) -> bool:
-        return not (self._groups or self._ended or self._markers)
+        """Returns whether there is no batch to take: a marker alone waits for the end of its transaction."""
+        return not (self._groups or self._ended)
 
     def take_batch(self) -> tuple[list[ChangeGroup], list[tuple[LogTransaction, int]], list[Marker]]:
         """Returns the changes, the ended transactions with their commit times, and the markers since the last call."""

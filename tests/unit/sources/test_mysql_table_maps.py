@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pymysql.protocol import MysqlPacket
+from pymysqlreplication.event import MariadbGtidEvent, XidEvent
 from pymysqlreplication.packet import BinLogPacketWrapper
 from pymysqlreplication.row_event import TableMapEvent, WriteRowsEvent
 
@@ -37,8 +38,8 @@ def names(*given: bytes) -> bytes:
     return b"\4" + sized(b"".join(map(sized, given)))
 
 
-def table_map(types: tuple[int, ...], lengths: bytes, described: bytes, table: bytes = b"orders") -> bytes:
-    content = struct.pack("<IHH", 7, 0, 1) + sized(b"shop") + b"\0" + sized(table) + b"\0"
+def table_map(types: tuple[int, ...], lengths: bytes, described: bytes, table: str = "shop.orders") -> bytes:
+    content = struct.pack("<IHH", 7, 0, 1) + b"".join(sized(name) + b"\0" for name in table.encode().split(b"."))
     return content + sized(bytes(types)) + sized(lengths) + b"\3" + described
 
 
@@ -53,9 +54,9 @@ def read(kind: int, content: bytes, known: dict[int, Any]) -> Any:
         read_by,
         mysql_version=(10, 11, 0),
         use_checksum=False,
-        allowed_events=[TableMapEvent, WriteRowsEvent],
-        only_tables=["orders"],
-        only_schemas=["shop"],
+        allowed_events=[MariadbGtidEvent, TableMapEvent, WriteRowsEvent, XidEvent],
+        only_tables=["orders", "cdc_marker"],
+        only_schemas=["shop", "cdc"],
         optional_meta_data=True,
         enable_logging=False,
         **dict.fromkeys(switches),
