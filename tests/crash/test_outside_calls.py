@@ -79,7 +79,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/files/partition_files.py:_look": READS_ONLY,
     "cdc_pipeline/sources/mysql/binlog.py:next_event": READS_ONLY,
     "cdc_pipeline/sources/mysql/held_snapshot.py:_answer": READS_ONLY,
-    "cdc_pipeline/sources/mysql/held_snapshot.py:_limit_silence": "sets a time limit of this process's own socket",
+    "cdc_pipeline/sources/mysql/held_snapshot.py:_socket_of": "sets time limits of this process's own socket",
     "cdc_pipeline/sources/mysql/held_snapshot.py:running": "a connection of this process to itself",
     "cdc_pipeline/sources/mysql/markers.py:begin_again": IN_A_STEP + "source.begin_again",
     "cdc_pipeline/sources/mysql/markers.py:leave": IN_A_STEP + "source.leave",

@@ -35,6 +35,7 @@ from cdc_pipeline.sources.mysql.session import (
     MysqlAddress,
     answering,
     connect_for_texts,
+    notice_dead_network,
     quoted,
     rows,
     session,
@@ -184,8 +185,12 @@ class SnapshotServer:
 def _limit_silence(reader: "Connection[Any, Any]", option: int, seconds: float) -> None:
     """Lets a wait for what the reader sends or takes end with OSError. `Connection` has no time limit of its own."""
     limit = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
-    with socket.socket(fileno=os.dup(reader.fileno())) as same:
+    with _socket_of(reader) as same:
         same.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
+def _socket_of(connection: "Connection[Any, Any]") -> socket.socket:
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def _blocks(cursor: SSCursor) -> Generator[bytes, None, None]:
@@ -225,7 +230,12 @@ def query_snapshot(exported: str, query: str) -> Generator[pa.RecordBatch, None,
     """
     try:
         place = json.loads(exported)
-        with Client((place["host"], place["port"]), authkey=bytes.fromhex(place["key"])) as connection:
+        key = bytes.fromhex(place["key"])
+        with Client((place["host"], place["port"])) as connection:
+            with _socket_of(connection) as same:
+                notice_dead_network(same)
+            answer_challenge(connection, key)
+            deliver_challenge(connection, key)
             connection.send_bytes(query.encode())
             while (block := connection.recv_bytes()) != _END:
                 if block.startswith(_REFUSED):

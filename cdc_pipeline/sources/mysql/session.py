@@ -157,13 +157,16 @@ def connect(address: MysqlAddress, **more: Any) -> "Connection[Any]":
     """
     with answering(_NOT_LET_IN):
         connection = pymysql.connect(**{**address.parameters(), **more}, init_command=FORMATS)
-        _notice_dead_network(connection)
+        opened: Any = connection
+        notice_dead_network(opened._sock)  # noqa: SLF001 - the driver has no such options
         return connection
 
 
-def _notice_dead_network(connection: Any) -> None:
+def notice_dead_network(connected: socket.socket) -> None:
+    """Lets every wait on the socket end with OSError soon after the other machine, or the way to it, is gone."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _DEAD_NETWORK.items():
-        connection._sock.setsockopt(socket.IPPROTO_TCP, option, value)  # noqa: SLF001 - the driver has no such options
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def connect_for_texts(address: MysqlAddress) -> "Connection[Any]":

@@ -2,13 +2,16 @@
 
 import errno
 import json
+import os
 import resource
 import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Listener
+from pathlib import Path
 from typing import Never
 
 import pymysql
@@ -48,6 +51,29 @@ def served(key_seconds: float = 10) -> Iterator[str]:
 
 def asked(exported: str, query: str) -> int:
     return sum(block.num_rows for block in query_snapshot(exported, query))
+
+
+def patience_of_readers(port: int) -> list[tuple[bool, int]]:
+    """Of each connection of this process to the port: whether it is probed while idle, its milliseconds of silence."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if entry.readlink().name.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as same:
+                    if same.family == socket.AF_INET and same.getpeername()[1] == port:
+                        is_probed = bool(same.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+                        milliseconds = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                        found.append((is_probed, milliseconds))
+    return found
+
+
+def test_a_reader_notices_that_the_machine_of_the_holder_is_gone_also_before_the_holder_said_anything() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            host, port = silent.getsockname()
+            reading = pool.submit(asked, json.dumps({"host": host, "port": port, "key": "00"}), "SELECT 1")
+            assert eventually(lambda: patience_of_readers(port) == [(True, 25_000)])
+        assert isinstance(reading.exception(20), SnapshotError)
 
 
 def test_a_client_that_says_nothing_keeps_no_reader_and_no_end_of_the_snapshot_waiting() -> None:
