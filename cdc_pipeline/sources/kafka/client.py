@@ -84,12 +84,11 @@ class KafkaClient:
         except KafkaException as error:
             self.fail(error.args[0])
 
-    def answer(self, future: Future[Answer]) -> Answer:
-        """Waits for the answer to a request of `admin`. Raises as `ask` does."""
-        return self.ask(lambda: self.result(future))
-
     def result(self, future: Future[Answer]) -> Answer:
-        """Does the same, and raises KafkaException as the client does. SourceAway if this process was stopped."""
+        """Waits for the answer to a request of `admin`. Raises KafkaException as the client does.
+
+        Raises SourceAway if this process was stopped.
+        """
         try:
             return future.result(ANSWER_SECONDS)
         except TimeoutError:
