@@ -164,8 +164,3 @@ def _last_position(lines: Sequence[Line]) -> int:
     events = (line.event for line in reversed(lines))
     last = next((event for event in events if event is not None and transaction_of(event) is not None), None)
     return 0 if last is None else exact_position(last)
-
-
-def held(positions: Mapping[int, int]) -> dict[int, HeldLines]:
-    """Returns empty queues. `positions`: the highest position of each stream partition that was released before."""
-    return {number: HeldLines(number, position) for number, position in positions.items()}

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import msgspec
 
-from cdc_pipeline.sources.debezium.held_lines import HeldLines, HeldRun, MissedEvents, Release, Seen, Tally, held
+from cdc_pipeline.sources.debezium.held_lines import HeldLines, HeldRun, MissedEvents, Release, Seen, Tally
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.transaction_records import TransactionRecord
 
@@ -46,7 +46,7 @@ class WholeTransactions:
 
     def __init__(self, *, collections: Mapping[str, frozenset[int]], positions: Mapping[int, int]) -> None:
         self._collections = collections
-        self._parts = held(positions)
+        self._parts = {number: HeldLines(number, position) for number, position in positions.items()}
         self._ends: deque[_End] = deque()
         self._tallies: dict[str, Tally] = {}
         self._done: OrderedDict[str, None] = OrderedDict()
