@@ -6,7 +6,7 @@ has what the log lacks: the length of a BINARY, labels in UTF-8, and the type th
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymysqlreplication.constants import FIELD_TYPE
@@ -91,9 +91,7 @@ def image_columns(found: Sequence[LogColumn], shape: TableShape) -> tuple[ImageC
     pairs = dict(zip(shown, shape.columns, strict=True))
     if not all(_is_same(column, declared) for column, declared in pairs.items()):
         return None
-    return tuple(
-        _image_column(column, pairs[column]) if column in pairs else _hidden_column(column) for column in found
-    )
+    return tuple(_image_column(column, pairs.get(column)) for column in found)
 
 
 def _is_hidden(name: str, shape: TableShape) -> bool:
@@ -137,26 +135,18 @@ def _has_charset(found: LogColumn, declared: MysqlColumn) -> bool:
     return found.charset == (_BINARY if base in BINARIES else _named(declared.charset or ""))
 
 
-def _hidden_column(found: LogColumn) -> ImageColumn:
-    """Returns how a value is passed over. `binary`: so that no text is decoded."""
-    return ImageColumn(
-        name=found.name,
-        type=found.type,
-        length=found.length,
-        decimals=found.decimals,
-        binary=True,
-        is_hidden=True,
+def _image_column(found: LogColumn, declared: MysqlColumn | None) -> ImageColumn:
+    """Returns how a value is read. One without a declared column is passed over: as bytes, so no text is decoded."""
+    hidden = ImageColumn(
+        name=found.name, type=found.type, length=found.length, decimals=found.decimals, binary=True, is_hidden=True
     )
-
-
-def _image_column(found: LogColumn, declared: MysqlColumn) -> ImageColumn:
+    if declared is None:
+        return hidden
     mysql_type = declared.mysql_type
     is_binary = mysql_type.base in BINARIES or mysql_type.base in GEOMETRIES
-    return ImageColumn(
-        name=found.name,
-        type=found.type,
-        length=found.length,
-        decimals=found.decimals,
+    return replace(
+        hidden,
+        is_hidden=False,
         unsigned=mysql_type.unsigned,
         binary=is_binary,
         fixed=mysql_type.length or 0 if mysql_type.base == "binary" else 0,
