@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psycopg2
@@ -135,7 +135,7 @@ def staging_arm(source: HeldSource, folder: Path) -> Arm:
             shutil.rmtree(folder / "lake" / area, ignore_errors=True)
 
     def staged(pages: PageRange) -> int:
-        return verb.export(source.exported, pages.to_json(), f"{pages.first:06d}").rows
+        return verb.export(source.exported, asdict(pages), f"{pages.first:06d}").rows
 
     return Arm(
         name=OURS,

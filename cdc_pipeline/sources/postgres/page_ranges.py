@@ -30,9 +30,6 @@ class PageRange:
     first: int
     end: int | None
 
-    def to_json(self) -> dict[str, object]:
-        return {"schema": self.schema, "relation": self.relation, "first": self.first, "end": self.end}
-
 
 def page_ranges(schema: str, relation: str, size_bytes: int, file_bytes: int) -> list[PageRange]:
     """Returns ranges of about `file_bytes` that cover every page, including pages that are added later."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import psycopg2.extensions
 
@@ -45,7 +45,7 @@ class PostgresCopy:
 
     def parts(self, table: TableName, file_bytes: int) -> Sequence[Document]:
         """Returns ranges of pages; for a partitioned table, those of all its leaves."""
-        return [pages.to_json() for pages in plan_ranges(self.connection, table, file_bytes)]
+        return [asdict(pages) for pages in plan_ranges(self.connection, table, file_bytes)]
 
     def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
         """Reads each partition by its own name: no right to read the partitioned table and no policy of it counts."""

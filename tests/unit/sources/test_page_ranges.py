@@ -36,4 +36,4 @@ def test_an_empty_table_has_one_range() -> None:
 
 def test_a_range_survives_json() -> None:
     for found in page_ranges("public", "orders", 3 * PAGE_BYTES, PAGE_BYTES):
-        assert json.loads(json.dumps(found.to_json())) == asdict(found)
+        assert PageRange(**json.loads(json.dumps(asdict(found)))) == found
