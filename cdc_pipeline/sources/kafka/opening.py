@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
-from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.memory import highest_position, table_states
 from cdc_pipeline.sources.debezium.partition import PartitionLines, resting_lines
@@ -19,6 +17,9 @@ from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import partition_name
 from cdc_pipeline.sources.kafka.whole_stream import WholeTransactionStream
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
+
+if TYPE_CHECKING:
+    from cdc_pipeline.sources.kafka.survey import TopicSurvey
 
 TOPIC = "topic"
 """Key in `last_position`, beside the names of tables: the id of the partition's topic."""
@@ -47,38 +48,33 @@ class ReadPartition:
 
 
 def open_stream(
-    *,
-    stream: str,
-    folder: Path,
-    settings: KafkaSource,
-    listed: tuple[TableSettings, ...],
-    partitions: Mapping[int, ReadPartition],
+    survey: "TopicSurvey",
     start: StreamStart,
-    known: Mapping[int, PartitionProgress],
-    shown: frozenset[str],
-    watched: tuple[TableName, ...],
-    alone: bool,
+    partitions: Mapping[int, ReadPartition],
     transactions: tuple[int, ReadPartition] | None,
 ) -> KafkaStream:
     """Opens a client that reads `partitions`, and returns the stream of all stream partitions of `start`.
 
-    A stream partition that is not in `partitions` stays at its offset. `known`: the registered stream partitions.
-    `shown`: the names of all partitions of the topics. Both have those that other consumers read, too. `watched`:
-    tables whose new topics are noticed. `alone`: the whole stream has one partition. `transactions`: that of the
-    transaction topic, which says where all may be cut.
+    A stream partition that is not in `partitions` stays at its offset. `transactions`: that of the transaction topic,
+    which says where all may be cut.
     """
-    client = KafkaClient(settings, folder, group=stream)
+    client = KafkaClient(survey.settings, survey.folder, group=survey.stream)
     try:
         read = dict(partitions) if transactions is None else {**partitions, transactions[0]: transactions[1]}
         records = TopicRecords(client, {number: _records(part, start) for number, part in read.items()})
-        decoder = _decoder(listed, partitions, start, known, alone=alone)
+        decoder = _decoder(survey, partitions, start)
         if transactions is None:
             inner = _stream(read, start, records, decoder)
         else:
             inner = _whole_stream(read, start, records, decoder, transactions[0], _collections(partitions))
-        ids = {part.topic: part.topic_id for part in read.values()}
         return KafkaStream(
-            client=client, settings=settings, tables=watched, records=records, shown=shown, topic_ids=ids, inner=inner
+            client=client,
+            settings=survey.settings,
+            tables=tuple(each.table for each in survey.listed if each.table not in survey.stale),
+            records=records,
+            shown=frozenset(survey.topic_partitions()),
+            topic_ids={part.topic: part.topic_id for part in read.values()},
+            inner=inner,
         )
     except BaseException:
         client.close()
@@ -164,20 +160,14 @@ def _named(place: PartitionProgress, part: ReadPartition | None) -> PartitionPro
     return replace(place, offset=encode_position(part.offset), last_position={**place.last_position, **own})
 
 
-def _decoder(
-    listed: tuple[TableSettings, ...],
-    partitions: Mapping[int, ReadPartition],
-    start: StreamStart,
-    known: Mapping[int, PartitionProgress],
-    *,
-    alone: bool,
-) -> DebeziumDecoder:
+def _decoder(survey: "TopicSurvey", partitions: Mapping[int, ReadPartition], start: StreamStart) -> DebeziumDecoder:
+    listed = tuple(table for table in survey.listed if survey.is_live(table.table))
     of_partition = {number: part.tables[0] for number, part in partitions.items()}
     upserts = {table for part in partitions.values() if part.deletes_by_tombstone for table in part.tables}
     return DebeziumDecoder(
         tables=DebeziumTables(listed, start.schemas, of_partition, upserts, columns=start.columns),
         sequence_by=(),
-        last_position=table_states({**known, **start.progress}, OWN_KEYS),
+        last_position=table_states({**survey.progress, **start.progress}, OWN_KEYS),
         horizons=start.horizons,
-        alone=alone,
+        alone=len(survey.stream_partitions) == (1 if survey.of_transactions is None else 2),
     )

@@ -62,11 +62,11 @@ class TopicSurvey(EventsSurvey):
     @cached_property
     def stream_partitions(self) -> Mapping[int, str]:
         """The name of each stream partition in Kafka: the registered ones, and new ones with the next numbers."""
-        return numbered_partitions(self.progress, self._topic_partitions())
+        return numbered_partitions(self.progress, self.topic_partitions())
 
     @property
     def tables(self) -> tuple[FoundTable, ...]:
-        return self.found_tables(self._is_live)
+        return self.found_tables(self.is_live)
 
     @cached_property
     def stale(self) -> Mapping[TableName, TableStale]:
@@ -151,32 +151,22 @@ class TopicSurvey(EventsSurvey):
         for name, error in self._unknown.items():
             if name not in known:
                 log.warning("new partition not read", found=error.found, remedy=error.remedy)
-        return open_stream(
-            stream=self.stream,
-            folder=self.folder,
-            settings=self.settings,
-            listed=tuple(table for table in self.listed if self._is_live(table.table)),
-            partitions=self._read_partitions(start),
-            start=start,
-            known=self.progress,
-            shown=frozenset(self._topic_partitions()),
-            watched=tuple(each.table for each in self.listed if each.table not in self.stale),
-            alone=len(self.stream_partitions) == (1 if self.of_transactions is None else 2),
-            transactions=self._transaction_partition(start),
-        )
+        return open_stream(self, start, self._read_partitions(start), self._transaction_partition(start))
 
-    def _topic_partitions(self) -> list[str]:
+    def topic_partitions(self) -> list[str]:
+        """Returns the names of all partitions of the topics, also of those that other consumers read."""
         names = [partition_name(name, number) for name in sorted(self.topics) for number in self.topics[name].kept]
         return names if self.of_transactions is None else [*names, partition_name(self.of_transactions.name, 0)]
 
-    def _is_live(self, name: TableName) -> bool:
+    def is_live(self, name: TableName) -> bool:
+        """Returns whether the table is read."""
         return name not in self.stale and name not in self.refused
 
     def _read_partitions(self, start: StreamStart) -> dict[int, ReadPartition]:
         numbers = {name: number for number, name in self.stream_partitions.items()}
         found = {}
         for topic in self.topics.values():
-            live = [table for table, names in self.topics_of.items() if topic.name in names and self._is_live(table)]
+            live = [table for table, names in self.topics_of.items() if topic.name in names and self.is_live(table)]
             tables = read_together(topic.name, live, self.registered)
             for number, kept in topic.kept.items():
                 stream_partition = numbers[partition_name(topic.name, number)]
