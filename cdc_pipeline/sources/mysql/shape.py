@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
 
+import msgspec
+
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.types import resolve
 from cdc_pipeline.types.mysql import MysqlType, parse_column_type
@@ -113,12 +115,8 @@ class TableShape:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TableShape":
-        columns = tuple(MysqlColumn(**column).as_now_named() for column in document["columns"])
-        left_out = tuple(document.get("left_out", ()))
-        highest = document.get("highest", 0)
-        generation = document["generation"]
-        looked_at = document.get("looked_at", generation)
-        return cls(columns=columns, generation=generation, looked_at=looked_at, left_out=left_out, highest=highest)
+        found = msgspec.convert({"looked_at": document["generation"], **document}, cls)
+        return replace(found, columns=tuple(column.as_now_named() for column in found.columns))
 
 
 def may_be_mixed_up(shapes: Sequence[TableShape]) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
 import psycopg2.extensions
 
 from cdc_pipeline.record import Column, TableSchema
@@ -206,17 +207,7 @@ class SourceShape:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "SourceShape":
-        leaves = document["leaves"]
-        return cls(
-            **{
-                **document,
-                "columns": tuple(
-                    ShapeColumn(**{**column, "inputs": tuple(column.get("inputs", ()))})
-                    for column in document["columns"]
-                ),
-                "leaves": None if leaves is None else {oid: tuple(leaf) for oid, leaf in leaves.items()},
-            }
-        )
+        return msgspec.convert(document, cls)
 
 
 def _bare(shape: SourceShape) -> tuple[ShapeColumn, ...]:
