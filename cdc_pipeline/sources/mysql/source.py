@@ -39,24 +39,24 @@ class MysqlServer(DatabaseSource):
     def list_tables(self) -> tuple[str, ...]:
         """Returns names whose first part is that of the listed tables: a server has no name of its own."""
         server = self.tables[0].table.database
-        with session(self._address) as connection:
+        with session(self.address) as connection:
             names = [TableName(database=server, schema=schema, table=table) for schema, table in all_tables(connection)]
-        ours = (self._markers.database, self._markers.table)
+        ours = (self.markers.database, self.markers.table)
         return tuple(str(name) for name in names if (name.schema, name.table) != ours)
 
     def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
-        with session(self._address) as connection:
-            statements = self._markers.missing_statements(connection)
+        with session(self.address) as connection:
+            statements = self.markers.missing_statements(connection)
             if not statements:
-                plan_source(connection, self._markers, self.tables, known.tables())
+                plan_source(connection, self.markers, self.tables, known.tables())
         return statements
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> MysqlSurvey:
         """Surveys the server. If no table is registered and none can be read, raises the first refusal."""
         tables = known.tables()
-        with session(self._address) as connection:
+        with session(self.address) as connection:
             registered = known.next_offset()  # read before the log's end, which a running consumer may pass meanwhile
-            plan = plan_source(connection, self._markers, self.tables, tables)
+            plan = plan_source(connection, self.markers, self.tables, tables)
             if not tables and not plan.tables:
                 raise next(iter(plan.refused.values()))
             if registered is not None:
@@ -64,23 +64,13 @@ class MysqlServer(DatabaseSource):
             stale, mendable = plan.stale, plan.mendable
             again = stale.keys() & set(begin_again)
             if again:
-                plan = plan_source(connection, self._markers, self.tables, tables, again)
-        return MysqlSurvey(
-            address=self._address,
-            settings=self.settings,
-            markers=self._markers,
-            lock=self._lock,
-            plan=plan,
-            as_text=self._as_text,
-            stale=stale,
-            mendable=mendable,
-            on_step=self.on_step,
-        )
+                plan = plan_source(connection, self.markers, self.tables, tables, again)
+        return MysqlSurvey(source=self, plan=plan, stale=stale, mendable=mendable)
 
     def begin_again(self, registered: str, channel: str) -> NewBeginning:
         """Begins at the log's present end. Raises SourceError if that is before the registered offset."""
         del channel  # a marker table that is not written any more keeps nothing
-        with session(self._address) as connection:
+        with session(self.address) as connection:
             server = read_server(connection)
             check_server(connection, server)
             if server.end < decode_position(registered):
@@ -91,19 +81,19 @@ class MysqlServer(DatabaseSource):
                     remedy=server.dialect.how_to_pass(decode_position(registered), server.end),
                 )
             with step(self.on_step, "source.set_up"):
-                execute_plan(connection, self._markers.missing_statements(connection))
+                execute_plan(connection, self.markers.missing_statements(connection))
             server = read_server(connection)
             with step(self.on_step, "source.begin_again"):
-                self._markers.begin_again(connection, str(server.place))
+                self.markers.begin_again(connection, str(server.place))
         return NewBeginning(
-            identity=StreamIdentity(system=server.identity, timeline=0, channel=self._markers.sql),
+            identity=StreamIdentity(system=server.identity, timeline=0, channel=self.markers.sql),
             offset=encode_position(server.end),
             gap=f"transaction {decode_position(registered)} to {server.place}",
         )
 
     def position_of(self, text: str) -> WrittenPosition:
         """Reads MariaDB's GTID, whose transaction the rows contain, or `file:position`; MySQL's set of GTIDs."""
-        with session(self._address) as connection:
+        with session(self.address) as connection:
             return WrittenPosition(position=written_position(connection, text))
 
     @contextmanager
@@ -111,29 +101,29 @@ class MysqlServer(DatabaseSource):
         """Holds a snapshot in this process, and serves it to others. See `hold_snapshot`."""
         lock = self._held_lock(purpose, name)
         listen_on, tables = self.settings.copy_address, [settings.table for settings in self.tables]
-        with hold_snapshot(self._address, tables, lock=lock, listen_on=listen_on, on_step=self.on_step) as held:
+        with hold_snapshot(self.address, tables, lock=lock, listen_on=listen_on, on_step=self.on_step) as held:
             yield held
 
     def is_held(self, purpose: str, *, name: str) -> bool:
-        with session(self._address) as connection:
+        with session(self.address) as connection:
             return is_locked(connection, self._held_lock(purpose, name))
 
     def send_marker(self, text: str) -> bool:
-        with session(self._address) as connection:
+        with session(self.address) as connection:
             with step(self.on_step, "source.mark"):
-                self._markers.send(connection, text)
-            return is_locked(connection, self._lock)
+                self.markers.send(connection, text)
+            return is_locked(connection, self.lock)
 
     @contextmanager
     def copy_at(self, exported: str) -> Iterator[MysqlCopy]:
         check_held(exported)
-        yield MysqlCopy(exported=exported, address=self._address, as_text=self._as_text, on_step=self.on_step)
+        yield MysqlCopy(exported=exported, address=self.address, as_text=self.as_text, on_step=self.on_step)
 
     def check_copied(self, table: FoundTable, parts: int) -> None:
         del parts
         before = TableShape.from_json(table.description[-1])
-        with step(self.on_step, "source.check"), session(self._address) as connection:
-            now = read_shapes(connection, [table.name], self._as_text).get(table.name)
+        with step(self.on_step, "source.check"), session(self.address) as connection:
+            now = read_shapes(connection, [table.name], self.as_text).get(table.name)
         if now is None or not now.is_now(before):
             raise SnapshotError(
                 f"{table.name} changed while it was exported",
@@ -151,39 +141,39 @@ class MysqlServer(DatabaseSource):
         Raises LeaseBusy while a consumer reads the stream.
         """
         del tables
-        with session(self._address) as connection:
+        with session(self.address) as connection:
             self._refuse_reader(connection)
             if whole:
                 with step(self.on_step, "source.leave"):
-                    self._markers.leave(connection)
+                    self.markers.leave(connection)
         return ()
 
     def _refuse_reader(self, connection: "Connection[Any]") -> None:
-        if is_locked(connection, self._lock):
+        if is_locked(connection, self.lock):
             raise LeaseBusy(
-                f"a consumer reads the stream (it holds the lock {self._lock!r} on the source)",
+                f"a consumer reads the stream (it holds the lock {self.lock!r} on the source)",
                 expected="nobody who registers more of what is to be removed",
                 remedy="stop the consumer first",
             )
 
     @property
-    def _address(self) -> MysqlAddress:
+    def address(self) -> MysqlAddress:
         return address_of(self.settings, self.folder)
 
     @property
-    def _markers(self) -> MarkerTable:
+    def markers(self) -> MarkerTable:
         database, _, table = self.settings.marker_table.partition(".")
         return MarkerTable(database=database, table=table, pipeline=self.stream)
 
     @property
-    def _lock(self) -> str:
+    def lock(self) -> str:
         return f"cdc:{self.stream}"
 
     def _held_lock(self, purpose: str, name: str) -> str:
         return f"cdc:{self.stream[:20]}:{purpose}:{name}"[:64]
 
     @property
-    def _as_text(self) -> dict[TableName, tuple[str, ...]]:
+    def as_text(self) -> dict[TableName, tuple[str, ...]]:
         return {table.table: table.read_as_text for table in self.tables}
 
 

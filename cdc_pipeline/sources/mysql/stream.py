@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pymysql.err import MySQLError
@@ -16,18 +16,20 @@ from cdc_pipeline.errors import SourceAway, SourceBusy, SourceError, StreamMoved
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.mysql.binlog import BinlogReader
-from cdc_pipeline.sources.mysql.catalogue import BinlogServer, read_shapes
+from cdc_pipeline.sources.mysql.catalogue import read_shapes
 from cdc_pipeline.sources.mysql.log_mark import LogMarks, next_begun
 from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace, LogTransaction
-from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
-from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect, rows
-from cdc_pipeline.sources.mysql.setup import MARK, PlannedMysqlTable
+from cdc_pipeline.sources.mysql.session import answering, connect, rows
+from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, PlannedMysqlTable
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable, noted_changes
 from cdc_pipeline.sources.mysql.transactions import TransactionReader
 from cdc_pipeline.sources.protocol import EventBatch, Transactions
 from cdc_pipeline.sources.table_events import events_or_stale
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.steps import step
+
+if TYPE_CHECKING:
+    from cdc_pipeline.sources.mysql.source import MysqlServer
 
 GTID = "gtid"
 """Key in `PartitionProgress.last_position` for the text of the place in the log. No table has this name."""
@@ -51,7 +53,7 @@ class MysqlStream:
     """Implements `ChangeStream` for a MariaDB or MySQL server. It holds a named lock, so there is one per pipeline.
 
     `start`: the place behind which the log is read; `noted`: what was registered there. `position`: everything that
-    commits before it is registered. `server`: as it was when the tables were read, `looked_at`: see `MysqlPlan`.
+    commits before it is registered.
     """
 
     _reader: BinlogReader | None = None
@@ -59,39 +61,27 @@ class MysqlStream:
 
     def __init__(
         self,
-        address: MysqlAddress,
+        source: "MysqlServer",
         *,
-        server: BinlogServer,
-        looked_at: int,
-        markers: MarkerTable,
-        lock: str,
-        server_id: int | None,
-        stream_partitions: int,
+        plan: MysqlPlan,
         tables: Sequence[PlannedMysqlTable],
-        as_text: Mapping[TableName, Sequence[str]],
         start: LogPlace,
         noted: Mapping[str, str],
         position: int,
-        on_step: OnStep,
     ) -> None:
         self.position = position
-        self._address = address
-        self._lock = lock
+        self._source = source
         self._history = LogHistory(start)
         self._log_marks = LogMarks(noted.get(LOG_MARK, ""))
-        self._stream_partitions = stream_partitions
         self._tables = tuple(tables)
         self._marks = {table.name: MARK for table in self._tables}
-        self._as_text = as_text
-        self._markers = markers
-        self._on_step = on_step
-        self._dialect = server.dialect
-        self._connection: Any = connect(address, read_timeout=_ANSWER_SECONDS)
-        self._transactions = self._transaction_reader(start, noted, server, looked_at)
+        self._dialect = plan.server.dialect
+        self._connection: Any = connect(source.address, read_timeout=_ANSWER_SECONDS)
+        self._transactions = self._transaction_reader(start, noted, plan)
         try:
-            self._take_lock(lock)
+            self._take_lock(source.lock)
             self._check_log(start)
-            self._reader = self._log_reader(server_id or _server_id_of(lock), start)
+            self._reader = self._log_reader(source.settings.server_id or _server_id_of(source.lock), start)
             self._pending: Any = self._reader.wait_ready(_READY)
         except BaseException:
             self.close()
@@ -107,12 +97,12 @@ class MysqlStream:
 
     def _log_reader(self, server_id: int, start: LogPlace) -> BinlogReader:
         return BinlogReader(
-            self._address,
+            self._source.address,
             dialect=self._dialect,
             server_id=server_id,
             start=start,
-            schemas=[self._markers.database, *(table.name.schema for table in self._tables)],
-            tables=[self._markers.table, *(table.name.table for table in self._tables)],
+            schemas=[self._source.markers.database, *(table.name.schema for table in self._tables)],
+            tables=[self._source.markers.table, *(table.name.table for table in self._tables)],
         )
 
     def _look_back(self, xid: str, transaction: LogTransaction) -> Tables | None:
@@ -123,7 +113,7 @@ class MysqlStream:
 
         Returns None if the log does not have the place now.
         """
-        reader = self._log_reader(_server_id_of(f"{self._lock} back"), start)
+        reader = self._log_reader(_server_id_of(f"{self._source.lock} back"), start)
         try:
             return find(partial(self._read_event, reader))
         except SourceAway:
@@ -133,30 +123,28 @@ class MysqlStream:
         finally:
             reader.close()
 
-    def _transaction_reader(
-        self, start: LogPlace, noted: Mapping[str, str], server: BinlogServer, looked_at: int
-    ) -> TransactionReader:
+    def _transaction_reader(self, start: LogPlace, noted: Mapping[str, str], plan: MysqlPlan) -> TransactionReader:
         streamed = {
             (table.name.schema, table.name.table): BinlogTable(
                 name=table.name,
                 key=table.key,
                 shapes=table.shapes,
                 start=self.position,
-                looked_at=looked_at,
+                looked_at=plan.looked_at,
                 noted=noted.get(ALTERED, ""),
                 shows_computed=self._dialect.shows_computed,
-                makes_column_keys=server.makes_column_keys,
+                makes_column_keys=plan.server.makes_column_keys,
             )
             for table in self._tables
         }
         return TransactionReader(
             streamed,
-            marker_table=(self._markers.database, self._markers.table),
-            pipeline=self._markers.pipeline,
+            marker_table=(self._source.markers.database, self._source.markers.table),
+            pipeline=self._source.markers.pipeline,
             start=start,
             prepared=PreparedTransactions(noted.get(XA, "")),
             look_back=self._look_back,
-            takes_any_case=server.takes_any_case,
+            takes_any_case=plan.server.takes_any_case,
         )
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -187,22 +175,22 @@ class MysqlStream:
         }
         noted = {key: text for key, text in state.items() if text or key == GTID}
         place = PartitionProgress(offset=encode_position(position), last_position=noted)
-        return dict.fromkeys(range(self._stream_partitions), place)
+        return dict.fromkeys(range(self._source.settings.stream_partitions), place)
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         del is_heartbeat  # both kinds are the same: the log shows only committed transactions
-        sent = self._markers.send(self._connection, text)
+        sent = self._source.markers.send(self._connection, text)
         if not sent:
             raise SourceError(
-                f"the table {self._markers.sql} has no row of {self._markers.pipeline}",
+                f"the table {self._source.markers.sql} has no row of {self._source.markers.pipeline}",
                 expected="the row that set-up made",
                 remedy="run cdc setup-source",
             )
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Compares the present catalogue with that of the opening, by which all events until now were decoded."""
-        with step(self._on_step, "source.check"), answering():
-            shapes = read_shapes(self._connection, [table.name for table in self._tables], self._as_text)
+        with step(self._source.on_step, "source.check"), answering():
+            shapes = read_shapes(self._connection, [table.name for table in self._tables], self._source.as_text)
             has_lost = self._dialect.has_lost(self._connection, self._history.end())
         if has_lost:
             raise StreamMoved(
@@ -232,7 +220,7 @@ class MysqlStream:
         self._connection._read_timeout = _CLOSE_SECONDS  # noqa: SLF001 - a server that is away does not answer
         with contextlib.suppress(MySQLError), contextlib.closing(self._connection):
             # The server frees the lock of a connection that ends a moment later.
-            rows(self._connection, "SELECT RELEASE_LOCK(%s)", (self._lock,))
+            rows(self._connection, "SELECT RELEASE_LOCK(%s)", (self._source.lock,))
 
     def _take_lock(self, name: str) -> None:
         with answering():
@@ -270,7 +258,8 @@ class MysqlStream:
         ordered = sorted(groups, key=lambda group: group.first_position)
         return EventBatch(
             events=tuple(
-                events_or_stale(partial(group.table_events, self._stream_partitions), group.table) for group in ordered
+                events_or_stale(partial(group.table_events, self._source.settings.stream_partitions), group.table)
+                for group in ordered
             ),
             transactions=Transactions(
                 commit_position=np.array([transaction.position for transaction, _ in ended], dtype=np.int64),

@@ -2,18 +2,20 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
-from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.mysql.log_place import LogPlace
-from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import warn_of_left_out, warn_of_lost_end, warn_of_partial_images
-from cdc_pipeline.sources.mysql.session import MysqlAddress, session
+from cdc_pipeline.sources.mysql.session import session
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan
 from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.steps import step
+
+if TYPE_CHECKING:
+    from cdc_pipeline.sources.mysql.source import MysqlServer
 
 _NO_ID = 0
 
@@ -22,24 +24,19 @@ _NO_ID = 0
 class MysqlSurvey:
     """Implements `SourceSurvey`. `stale` and `mendable`: as found before any stale table was treated as a new one."""
 
-    address: MysqlAddress
-    settings: MysqlSource
-    markers: MarkerTable
-    lock: str
+    source: "MysqlServer"
     plan: MysqlPlan
-    as_text: Mapping[TableName, tuple[str, ...]]
     stale: Mapping[TableName, TableStale]
     mendable: Collection[TableName]
-    on_step: OnStep
     is_successor: bool = False
 
     @property
     def identity(self) -> StreamIdentity:
-        return StreamIdentity(system=self.plan.server.identity, timeline=0, channel=self.markers.sql)
+        return StreamIdentity(system=self.plan.server.identity, timeline=0, channel=self.source.markers.sql)
 
     @property
     def stream_partitions(self) -> Collection[int]:
-        return range(self.settings.stream_partitions)
+        return range(self.source.settings.stream_partitions)
 
     @property
     def first_offset(self) -> str:
@@ -77,10 +74,10 @@ class MysqlSurvey:
 
     def set_up(self) -> "MysqlSurvey":
         """Creates the table of marker messages and the pipeline's row in it. Durable on return, idempotent."""
-        with session(self.address) as connection:
-            with step(self.on_step, "source.set_up"):
+        with session(self.source.address) as connection:
+            with step(self.source.on_step, "source.set_up"):
                 execute_plan(connection, self.plan.statements)
-            begun = self.markers.begun(connection)
+            begun = self.source.markers.begun(connection)
         warn_of_partial_images(self.plan.server)
         warn_of_lost_end(self.plan.server)
         for table in self.plan.tables:
@@ -91,7 +88,7 @@ class MysqlSurvey:
     def check_ready(self) -> None:
         if self.plan.begun is None:
             raise SourceError(
-                f"the table {self.markers.sql} on the source has no row of {self.markers.pipeline}",
+                f"the table {self.source.markers.sql} on the source has no row of {self.source.markers.pipeline}",
                 expected="the row through which marker messages are sent",
                 remedy="run cdc setup-source",
             )
@@ -103,19 +100,12 @@ class MysqlSurvey:
         noted = [place.last_position for place in start.progress.values()]
         # At the place where the stream began, something noted is from before: the log may be another one since.
         return MysqlStream(
-            self.address,
-            server=self.plan.server,
-            looked_at=self.plan.looked_at,
-            markers=self.markers,
-            lock=self.lock,
-            server_id=self.settings.server_id,
-            stream_partitions=self.settings.stream_partitions,
+            self.source,
+            plan=self.plan,
             tables=[table for table in self.plan.tables if table.name in start.tables],
-            as_text=self.as_text,
             start=before,
             noted=next((place for place in noted if place.get(GTID) == str(before) != self.plan.begun), {}),
             position=position,
-            on_step=self.on_step,
         )
 
     def _last_before(self, position: int, start: StreamStart) -> LogPlace:
