@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
 
 from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName, decode_position
-from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.memory import table_states
-from cdc_pipeline.sources.debezium.partition import Decode, resting_lines
+from cdc_pipeline.sources.debezium.partition import resting_lines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.stream import DebeziumStream
@@ -16,6 +17,9 @@ from cdc_pipeline.sources.kinesis.records import ShardRecords
 from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardPlace, ShardStream, shard_name
 from cdc_pipeline.sources.kinesis.stream import ShardLines, ShardsStream
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
+
+if TYPE_CHECKING:
+    from cdc_pipeline.sources.kinesis.source import ShardSource
 
 STREAM = "stream"
 """Key in `last_position`, beside the names of tables: the identity of the shard's stream."""
@@ -54,96 +58,73 @@ class OtherShards:
     are_ended: Callable[[frozenset[int]], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardOpening:
-    """How shards are read: `pause` between two reads of one, and what a line of theirs means.
+def open_shards(
+    source: "ShardSource", client: ShardClient, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards
+) -> ShardsStream:
+    """Returns the stream of all stream partitions of `start`. One that is not in `shards` stays at its offset.
 
-    `look_every`: between two looks for new shards.
+    So does a shard whose parents other consumers still read, until one of them was read to its end.
     """
+    decoder = _decoder(source, shards, start, others)
+    lines = _lines(source, client, shards, {**others.parents, **start.progress}, decoder)
+    inner = DebeziumStream(
+        partitions={**lines, **resting_lines(start.progress, lines)},
+        progress={number: _named(place, shards.get(number)) for number, place in start.progress.items()},
+        decoder=decoder,
+        position=start.position,
+        commit_time=start.commit_time,
+        folders=start.progress.keys,
+    )
+    awaited = frozenset().union(*(shard.awaits for shard in shards.values()))
+    return ShardsStream(
+        client=client,
+        streams=sorted({*others.hidden, *(shard.stream.name for shard in shards.values())}),
+        lines=lines,
+        shown=others.shown,
+        awaits=bool(awaited),
+        is_to_open=lambda: bool(awaited) and others.are_ended(awaited),
+        look_every=source.look_every,
+        inner=inner,
+    )
 
-    listed: tuple[TableSettings, ...]
-    pause: timedelta
-    look_every: timedelta
-    decode: Decode
-    clock: Callable[[], datetime]
 
-    def open(
-        self, client: ShardClient, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards
-    ) -> ShardsStream:
-        """Returns the stream of all stream partitions of `start`. One that is not in `shards` stays at its offset.
-
-        So does a shard whose parents other consumers still read, until one of them was read to its end.
-        """
-        decoder = self._decoder(shards, start, others)
-        lines = self._lines(client, shards, start, others, decoder)
-        inner = DebeziumStream(
-            partitions={**lines, **resting_lines(start.progress, lines)},
-            progress={number: _named(place, shards.get(number)) for number, place in start.progress.items()},
-            decoder=decoder,
-            position=start.position,
-            commit_time=start.commit_time,
-            folders=start.progress.keys,
-        )
-        streams = sorted({*others.hidden, *(shard.stream.name for shard in shards.values())})
-        awaited = frozenset().union(*(shard.awaits for shard in shards.values()))
-        return ShardsStream(
-            client=client,
-            streams=streams,
-            lines=lines,
-            shown=others.shown,
-            awaits=bool(awaited),
-            is_to_open=lambda: bool(awaited) and others.are_ended(awaited),
-            look_every=self.look_every,
-            inner=inner,
-        )
-
-    def _lines(
-        self,
-        client: ShardClient,
-        shards: Mapping[int, ReadShard],
-        start: StreamStart,
-        others: OtherShards,
-        decoder: DebeziumDecoder,
-    ) -> dict[int, ShardLines]:
-        known = {**others.parents, **start.progress}
-        lines = {
-            number: ShardLines(
-                self._records(client, shard, _first_offset(number, shards, known)),
-                self.decode,
-                _inherit(decoder, number, shards),
+def _lines(
+    source: "ShardSource",
+    client: ShardClient,
+    shards: Mapping[int, ReadShard],
+    known: Mapping[int, PartitionProgress],
+    decoder: DebeziumDecoder,
+) -> dict[int, ShardLines]:
+    lines = {}
+    for number, shard in shards.items():
+        if not shard.awaits:
+            records = ShardRecords(
+                client=client,
+                stream=shard.stream,
+                shard=shard.shard,
+                offset=_first_offset(number, shards, known),
+                place=shard.place,
+                begins=shard.begins,
+                pause=source.pause,
+                clock=source.clock,
             )
-            for number, shard in shards.items()
-            if not shard.awaits
-        }
-        for number, each in lines.items():
-            each.parents = [lines[parent] for parent in shards[number].parents if parent in lines]
-        return lines
-
-    def _records(self, client: ShardClient, shard: ReadShard, offset: int) -> ShardRecords:
-        return ShardRecords(
-            client=client,
-            stream=shard.stream,
-            shard=shard.shard,
-            offset=offset,
-            place=shard.place,
-            begins=shard.begins,
-            pause=self.pause,
-            clock=self.clock,
-        )
-
-    def _decoder(self, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards) -> DebeziumDecoder:
-        first = {number: shard.tables[0] for number, shard in shards.items()}
-        return DebeziumDecoder(
-            tables=DebeziumTables(self.listed, start.schemas, first, columns=start.columns),
-            sequence_by=(),
-            last_position=table_states({**others.parents, **start.progress}, OWN_KEYS),
-            horizons=start.horizons,
-            alone=others.alone,
-        )
+            lines[number] = ShardLines(records, source.decode_line, partial(decoder.inherit, number, shard.parents))
+    for number, each in lines.items():
+        each.parents = [lines[parent] for parent in shards[number].parents if parent in lines]
+    return lines
 
 
-def _inherit(decoder: DebeziumDecoder, number: int, shards: Mapping[int, ReadShard]) -> Callable[[], None]:
-    return lambda: decoder.inherit(number, shards[number].parents)
+def _decoder(
+    source: "ShardSource", shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards
+) -> DebeziumDecoder:
+    first = {number: shard.tables[0] for number, shard in shards.items()}
+    return DebeziumDecoder(
+        tables=DebeziumTables(source.tables, start.schemas, first, columns=start.columns),
+        sequence_by=(),
+        last_position=table_states({**others.parents, **start.progress}, OWN_KEYS),
+        horizons=start.horizons,
+        alone=others.alone,
+    )
 
 
 def _first_offset(number: int, shards: Mapping[int, ReadShard], known: Mapping[int, PartitionProgress]) -> int:

@@ -15,7 +15,6 @@ from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.kept import surveyed_shards
-from cdc_pipeline.sources.kinesis.opening import ShardOpening
 from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream, place_of
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
@@ -61,23 +60,13 @@ class ShardSource(EventsAlone):
             streams, denied = _described(client, sorted(set(names.values())))
             shards = surveyed_shards(client, streams, progress, now, begins_kept=self.begins_kept)
         return ShardSurvey(
-            kind=self.kind,
-            begins_kept=self.begins_kept,
-            opening=ShardOpening(
-                listed=self.tables,
-                pause=self.pause,
-                look_every=self.look_every,
-                decode=self.decode_line,
-                clock=self.clock,
-            ),
-            connect=self.connect,
+            source=self,
             listed=self.tables,
             progress=progress,
             registered=registered,
             streams=streams,
             denied=denied,
             stream_of=names,
-            unfit=self.unfit,
             shards=shards,
             known=known,
             now=now,

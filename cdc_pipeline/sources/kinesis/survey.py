@@ -1,17 +1,18 @@
 """Compares the shards of streams with what is registered of them."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
 from cdc_pipeline.sources.kinesis.kept import SurveyedShard, reached
-from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, ShardOpening
-from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream, place_of, shard_name
+from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, open_shards
+from cdc_pipeline.sources.kinesis.shards import ShardStream, place_of, shard_name
 from cdc_pipeline.sources.kinesis.stream import ShardsStream
 from cdc_pipeline.sources.known import (
     FoundTable,
@@ -21,6 +22,9 @@ from cdc_pipeline.sources.known import (
     StreamIdentity,
     StreamStart,
 )
+
+if TYPE_CHECKING:
+    from cdc_pipeline.sources.kinesis.source import ShardSource
 
 _NEW_LAKE = (
     "have the table's rows sent again (a snapshot of Debezium, a full load of AWS DMS), and read the stream with"
@@ -33,20 +37,16 @@ class ShardSurvey(EventsSurvey):
     """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
 
     `streams`: by name, those that exist. `denied`: those that the credentials may not describe. `stream_of`: the name
-    of each listed table's stream. `unfit`: why a listed table cannot be read from these streams at all. `shards`: by
-    name, those that are shown or registered. `known`: the stream as it is registered at a later time.
+    of each listed table's stream. `shards`: by name, those that are shown or registered. `known`: the stream as it is
+    registered at a later time.
     """
 
-    kind: str
-    begins_kept: bool
-    opening: ShardOpening
-    connect: Callable[[], ShardClient]
+    source: "ShardSource"
     progress: Mapping[int, PartitionProgress]
     registered: Mapping[TableName, KnownTable]
     streams: Mapping[str, ShardStream]
     denied: Mapping[str, SourceError]
     stream_of: Mapping[TableName, str]
-    unfit: Mapping[TableName, str]
     shards: Mapping[str, SurveyedShard]
     known: KnownStream
     now: datetime
@@ -54,7 +54,7 @@ class ShardSurvey(EventsSurvey):
     @property
     def identity(self) -> StreamIdentity:
         """The kind of source alone: each stream's own identity is kept with its shards."""
-        return StreamIdentity(system=self.kind, timeline=0, channel=self.kind)
+        return StreamIdentity(system=self.source.kind, timeline=0, channel=self.source.kind)
 
     @cached_property
     def stream_partitions(self) -> Mapping[int, str]:
@@ -108,10 +108,10 @@ class ShardSurvey(EventsSurvey):
 
     def open(self, start: StreamStart) -> ShardsStream:
         """Opens a client at the registered places. Streams of which no table is read stay where they are."""
-        client = self.connect()
+        client = self.source.connect()
         try:
             shards = self._read_shards(start)
-            return self.opening.open(client, shards, start, self._others(start, shards))
+            return open_shards(self.source, client, shards, start, self._others(start, shards))
         except BaseException:
             client.close()
             raise
@@ -184,8 +184,8 @@ class ShardSurvey(EventsSurvey):
     def _refusals(self, table: TableName) -> Iterator[str]:
         """Yields why a table that was never read cannot be read now."""
         stream = self.streams.get(self.stream_of[table])
-        if table in self.unfit:
-            yield self.unfit[table]
+        if table in self.source.unfit:
+            yield self.source.unfit[table]
         if stream is None:
             yield f"there is no stream {self.stream_of[table]} of {table} that these credentials may read"
         elif table not in self.registered:
@@ -194,9 +194,9 @@ class ShardSurvey(EventsSurvey):
             ids = next(each.id for each in self.listed if each.table == table)
             if stream.key and set(ids) != set(stream.key):
                 yield f"the key of {stream.name} is {', '.join(stream.key)}, and id of {table} is {', '.join(ids)}"
-            if stream.lacks and not self.begins_kept:
+            if stream.lacks and not self.source.begins_kept:
                 yield stream.lacks
-            if not self.begins_kept and not stream.keeps(stream.created, self.now):
+            if not self.source.begins_kept and not stream.keeps(stream.created, self.now):
                 yield (
                     f"the stream {stream.name} of {table} is older ({stream.created:%Y-%m-%d}) than what it keeps"
                     f" ({stream.retention})"
