@@ -98,8 +98,6 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres/catalogue.py:rows": READS_ONLY,
     "cdc_pipeline/sources/postgres/columns.py:read_columns": READS_ONLY,
     "cdc_pipeline/sources/postgres/page_ranges.py:plan_ranges": READS_ONLY,
-    "cdc_pipeline/sources/postgres/position.py:_source_time": READS_ONLY,
-    "cdc_pipeline/sources/postgres/position.py:is_held": READS_ONLY,
     "cdc_pipeline/sources/postgres/position.py:snapshot_connection": READS_ONLY,
     "cdc_pipeline/sources/postgres/receiver.py:__init__": OWN_SESSION,
     "cdc_pipeline/sources/postgres/receiver.py:_batch": READS_ONLY,

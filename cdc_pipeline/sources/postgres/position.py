@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from threading import Event
 
 import psycopg2
@@ -15,7 +15,7 @@ from psycopg2 import sql
 from cdc_pipeline.errors import SnapshotError, SourceError
 from cdc_pipeline.record import parse_lsn
 from cdc_pipeline.sources.copied_rows import HeldPosition
-from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.catalogue import read_slot, rows
 from cdc_pipeline.sources.postgres.session import answering, connect_for_replication, session
 from cdc_pipeline.steps import OnStep, step
 
@@ -63,11 +63,10 @@ def hold_position(
             reported_wait(source_url, process, _POSITION_WAITS, report_after),
         ):
             cursor.execute(create.format(sql.Identifier(slot_name)))
-        row = cursor.fetchone()
-        if row is None:
-            raise SnapshotError("the source gave no snapshot", remedy="run the same command again")
-        lsn = str(row[1])
-        yield HeldPosition(position=parse_lsn(lsn), shown=lsn, time=_source_time(source_url), exported=str(row[2]))
+        ((_, lsn, exported, _),) = cursor.fetchall()
+        with session(source_url) as other:
+            ((time,),) = rows(other, "SELECT clock_timestamp()")
+        yield HeldPosition(position=parse_lsn(lsn), shown=lsn, time=time, exported=exported)
 
 
 @contextmanager
@@ -109,9 +108,8 @@ def _report_waits(source_url: str, process: int, event: str, report_after: timed
 
 def is_held(source_url: str, slot_name: str) -> bool:
     """Returns whether a process holds a position under this name."""
-    with session(source_url) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (slot_name,))
-        return cursor.fetchone() is not None
+    with session(source_url) as connection:
+        return read_slot(connection, slot_name) is not None
 
 
 @contextmanager
@@ -134,12 +132,3 @@ def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.ext
         yield connection
         with contextlib.suppress(psycopg2.InterfaceError):
             connection.rollback()
-
-
-def _source_time(source_url: str) -> datetime:
-    with session(source_url) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        row = cursor.fetchone()
-        if row is None or not isinstance(row[0], datetime):
-            raise SnapshotError("the source did not return its time", remedy="run the same command again")
-        return row[0]
