@@ -82,7 +82,6 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
         *(part.column for part in settings.partition_by),
         *(name for name in (settings.create_time, settings.update_time) if name is not None),
     }
-    _check_generated(settings, known, shapes[-1])
     change = compare_shapes(shapes[-1], found.shape, fixed)
     if isinstance(change, Retaken):
         raise _changed(settings, change.reason)
@@ -96,20 +95,6 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
         raise _changed(settings, "its columns changed, and on_schema_change is stop")
     _check_distinct_shapes(settings, shapes, change.shape)
     return (*shapes, change.shape)
-
-
-def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceShape) -> None:
-    """Raises TableStale if the newest slice lacks generated columns: older versions of this project left them out."""
-    if known.schema is None:
-        return
-    numbers = {column.number for column in known.schema.columns}
-    lacking = [
-        column.name
-        for column in shape.columns
-        if column.generated is not None and column.number not in numbers and column.name not in settings.exclude_columns
-    ]
-    if lacking:
-        raise _changed(settings, f"its generated columns ({', '.join(lacking)}) are not in the lake yet")
 
 
 def _adopted(

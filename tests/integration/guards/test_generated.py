@@ -233,17 +233,6 @@ def test_a_function_that_takes_the_name_of_another_one_computes_in_another_way(
         assert {name: state for name, (state, _) in states(world).items()} == {"orders": "stale", "customers": "live"}
 
 
-def test_a_table_that_was_registered_without_them_is_taken_anew(world: World) -> None:
-    with world.process() as pipeline:
-        row = pipeline.store.tables.table(name_of(world, "orders"))
-    world.store_query(
-        "UPDATE cdc.table_schema SET document = jsonb_set(document, '{columns}', (SELECT jsonb_agg(c) FROM"
-        " jsonb_array_elements(document -> 'columns') AS c WHERE c ->> 0 <> 'loud'))"
-        f" WHERE table_id = {row.table_id} RETURNING 1"
-    )
-    taken_anew(world, "orders")
-
-
 @pytest.mark.parametrize(
     ("statements", "reason"),
     [
