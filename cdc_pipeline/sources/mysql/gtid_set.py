@@ -1,29 +1,7 @@
 """MySQL's sets of global transaction ids, and the pipeline's positions that stand for them.
 
-A position counts. The server's binary log has a set of transactions before each place, which MySQL writes as
-`uuid:1-1234`. The position behind a place is the number of transactions in that set, plus one. So the n-th transaction
-commits at the position n, on whichever server it began. With one server that ever wrote, n is the number in its GTID.
-
-Why the count is a total order. The server writes each transaction to its log exactly once: its own ones get their
-numbers when the group of commits is written, in the order of the log; replicated ones keep the ids that they came with,
-and are in this server's log in the order in which it committed them. So the log is the order, and the next transaction
-in it has a position that is greater by one. Several UUIDs in one log (after a failover, or in a replication group) and
-gaps in the numbers of one UUID do not change that: both are only ids.
-
-Why a reader can start at each position. With each cut the set before it is registered. COM_BINLOG_DUMP_GTID gets that
-set and sends every transaction of the log that is not in it, in the order of the log, from whatever file it is in: that
-is the same order again, so the count goes on where it was. If the server has deleted one of them
-(`@@GLOBAL.gtid_purged` is not within the set), it refuses, and so it does if the set has a transaction of its own that
-it does not have. Transactions of other servers that it lacks are looked for when the stream is opened.
-
-Where the count would be wrong. (1) Another server has the same ids in another order if it applied them in parallel, so
-a stream is bound to the server's UUID; behind a failover it is begun again. (2) `log_replica_updates = OFF` and
-`SET GLOBAL gtid_purged = '+…'` add to the executed set what the log does not have: the first is refused by set-up, the
-second is found by comparing `gtid_purged` with what was read. (3) `RESET MASTER` begins the count again: the log is
-shorter than what is registered.
-
-`@@GLOBAL.gtid_executed` may lack a transaction whose rows can be seen already, since the engine commits first.
-`snapshot_position` says how a snapshot gets its exact set nevertheless.
+The position behind a place in the log is the number of transactions in the set before it, plus one.
+docs/reference/sources/mysql.md (positions of MySQL) says why that count is an order, and what would make it wrong.
 """
 
 import re

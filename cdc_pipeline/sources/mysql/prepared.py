@@ -1,11 +1,6 @@
 """Knows the XA transactions that are prepared at a place of the log, and the tables that they changed.
 
-The log has the rows of such a transaction with its XA PREPARE. Its XA COMMIT comes later, maybe days later, and only
-names it. A snapshot that is taken between the two does not see the rows, and nothing brings them afterwards. So an XA
-COMMIT makes the tables stale that its transaction changed.
-
-Which tables these are is in the log at XA PREPARE. A reader that began behind it looks there once more, so each cut
-registers which transactions are prepared. One that is not registered may have changed every table.
+docs/reference/sources/mysql.md (XA transactions) says why their commits make these tables stale.
 """
 
 import json

@@ -1,23 +1,7 @@
 """Begins a consistent snapshot whose place in the log is known exactly: no transaction is missing, none comes twice.
 
-MariaDB shows the place with the snapshot. MySQL does not, so it has to be found.
-
-A transaction of MySQL goes through these states, in this order: it gets its GTID, which is in `@@GLOBAL.gtid_owned`
-from then on; it is written to the log; the engine commits it, and new snapshots see it; its GTID moves from
-`gtid_owned` to `gtid_executed` in one step. So a snapshot may see a transaction that `gtid_executed` does not have yet,
-even if `gtid_executed` is the same before and after the snapshot began: such a snapshot would be taken as older than it
-is, and the stream would bring that transaction a second time.
-
-The way without a lock therefore also asks who is on the way. If `gtid_executed` is the same before the snapshot and
-after it, and `gtid_owned`, read between the snapshot and the second look, is empty, then the set is exact. Whatever it
-has was committed before the snapshot, and is seen. Whatever is seen had its GTID before the snapshot; it is not owned
-any more, so it is in the set. This blocks nobody, and needs a moment of about three round trips without a commit. It is
-tried again and again.
-
-On a server that never has such a moment (or on a replica, whose transactions own their GTIDs from their beginning), a
-global read lock makes one: FLUSH TABLES WITH READ LOCK waits for running commits, blocks new ones, and is released as
-soon as the snapshot has begun. It needs the right RELOAD; Amazon RDS gives the lock to nobody. A statement that runs
-for long would have it wait while it blocks others already, so it gives up soon.
+MariaDB shows the place with the snapshot. MySQL does not, so it has to be found: docs/reference/sources/mysql.md
+(snapshots) says how, and why it is exact.
 """
 
 import time
