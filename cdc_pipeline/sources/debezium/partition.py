@@ -1,15 +1,12 @@
 """Groups the lines of one stream partition by the transactions of their source."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
-from cdc_pipeline.record import decode_position
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium.one_line import LineRefused
-from cdc_pipeline.sources.known import PartitionProgress
 
 MOST_BYTES = 4 << 20
 Content = EnvelopeEvent | Skipped | LineRefused
@@ -84,27 +81,6 @@ class LinesWithoutFiles:
 
     def close(self) -> None:
         """Does nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestingPartition(LinesWithoutFiles):
-    """Implements `LineSource` for a stream partition that is not read."""
-
-    offset: int
-    at_end: bool = True
-
-    def next_lines(self, most_bytes: int, *, fresh: bool) -> Sequence[SourceLine]:
-        del most_bytes, fresh
-        return []
-
-
-def resting_lines(progress: Mapping[int, PartitionProgress], read: Collection[int]) -> dict[int, "PartitionLines"]:
-    """Returns lines that stay at their offset, for the stream partitions of `progress` that are not in `read`."""
-    return {
-        number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
-        for number, place in progress.items()
-        if number not in read
-    }
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

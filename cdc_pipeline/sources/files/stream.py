@@ -65,8 +65,9 @@ class DebeziumStream:
     """Implements `ChangeStream` for lines of Debezium events, from a folder of files or from a broker.
 
     Stream positions count lines and marker messages in the order in which they are read, beginning at `position`.
-    `progress`: where each stream partition continues. `folders` returns the stream partitions that exist now.
-    Partitions take turns; a turn reads a limited number of bytes.
+    `progress`: where each stream partition continues; one that is not in `partitions` is not read, and stays there.
+    `folders` returns the stream partitions that exist now. Partitions take turns; a turn reads a limited number of
+    bytes.
     """
 
     def __init__(
@@ -124,13 +125,11 @@ class DebeziumStream:
             self._registered[number] = PartitionProgress(
                 offset=encode_position(offset), last_position={**known, **last_position}
             )
-        return {
-            number: replace(
-                place,
-                begun=self._partitions[number].files.begun_between(before[number], decode_position(place.offset)),
-            )
-            for number, place in self._registered.items()
+        begun = {
+            number: lines.files.begun_between(before[number], decode_position(self._registered[number].offset))
+            for number, lines in self._partitions.items()
         }
+        return {number: replace(place, begun=begun.get(number, {})) for number, place in self._registered.items()}
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Returns nothing: the events of a file carry their tables' descriptions."""
@@ -173,11 +172,11 @@ class DebeziumStream:
         return finished
 
     def _refuse_new_partitions(self) -> None:
-        found = set(self._folders()) - self._partitions.keys()
+        found = set(self._folders()) - self._registered.keys()
         if found:
             raise SourceChanged(
                 f"the stream partition {min(found)} is new",
-                expected=f"the stream partitions {sorted(self._partitions)}, as they were when the consumer began",
+                expected=f"the stream partitions {sorted(self._registered)}, as they were when the consumer began",
                 remedy="run cdc setup-source, then start the consumer again",
             )
 
@@ -203,7 +202,7 @@ class DebeziumStream:
         try:
             return self._partitions[number].next_groups(everything=everything)
         except SourceError as error:
-            if error.retryable or isinstance(error, PartitionFailed) or len(self._partitions) == 1:
+            if error.retryable or isinstance(error, PartitionFailed) or len(self._registered) == 1:
                 raise
             raise PartitionFailed(
                 error.found, stream_partition=number, expected=error.expected, remedy=error.remedy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.memory import highest_position, table_states
-from cdc_pipeline.sources.debezium.partition import PartitionLines, resting_lines
+from cdc_pipeline.sources.debezium.partition import PartitionLines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.whole_transactions import WholeTransactions
 from cdc_pipeline.sources.files.stream import DebeziumStream
@@ -85,7 +85,7 @@ def _stream(
     read: Mapping[int, ReadPartition], start: StreamStart, records: TopicRecords, decoder: DebeziumDecoder
 ) -> DebeziumStream:
     return DebeziumStream(
-        partitions=_lines(records, start),
+        partitions=_lines(records),
         progress=_progress(read, start),
         decoder=decoder,
         position=start.position,
@@ -104,7 +104,7 @@ def _whole_stream(
 ) -> WholeTransactionStream:
     positions = {each: highest_position(start.progress[each], OWN_KEYS) for each in read if each != number}
     return WholeTransactionStream(
-        partitions=_lines(records, start),
+        partitions=_lines(records),
         progress=_progress(read, start),
         decoder=decoder,
         position=start.position,
@@ -116,10 +116,8 @@ def _whole_stream(
     )
 
 
-def _lines(records: TopicRecords, start: StreamStart) -> dict[int, PartitionLines]:
-    """Returns the lines of every stream partition; those that are not read have none."""
-    lines = {number: PartitionLines(part, part.content) for number, part in records.partitions.items()}
-    return lines | resting_lines(start.progress, lines)
+def _lines(records: TopicRecords) -> dict[int, PartitionLines]:
+    return {number: PartitionLines(part, part.content) for number, part in records.partitions.items()}
 
 
 def _progress(read: Mapping[int, ReadPartition], start: StreamStart) -> dict[int, PartitionProgress]:

@@ -44,9 +44,9 @@ class _OpenRelease(msgspec.Struct, kw_only=True):
 class WholeTransactionStream(DebeziumStream):
     """Implements `ChangeStream` for topic partitions and the one partition of Debezium's transaction topic.
 
-    `partitions`: every stream partition, also those that are not read. `records`: those that are read. `transactions`:
-    the number of the transaction topic's partition. `mark_ends`: has the broker asked for the present end of each
-    partition. `whole`: decides which lines are released. `clock`: seconds that never go back.
+    `partitions`, `records`: those that are read. `transactions`: the number of the transaction topic's partition.
+    `mark_ends`: has the broker asked for the present end of each partition. `whole`: decides which lines are released.
+    `clock`: seconds that never go back.
     """
 
     def __init__(

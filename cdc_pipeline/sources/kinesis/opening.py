@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.memory import table_states
-from cdc_pipeline.sources.debezium.partition import resting_lines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.stream import DebeziumStream
@@ -68,7 +67,7 @@ def open_shards(
     decoder = _decoder(source, shards, start, others)
     lines = _lines(source, client, shards, {**others.parents, **start.progress}, decoder)
     inner = DebeziumStream(
-        partitions={**lines, **resting_lines(start.progress, lines)},
+        partitions=lines,
         progress={number: _named(place, shards.get(number)) for number, place in start.progress.items()},
         decoder=decoder,
         position=start.position,

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from cdc_pipeline.record import decode_position, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.partition import PartitionLines, RestingPartition
+from cdc_pipeline.sources.debezium.partition import PartitionLines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.whole_transactions import WholeTransactions
 from cdc_pipeline.sources.kafka.records import PartitionRecords
@@ -71,10 +71,7 @@ def stream(broker: Broker) -> Iterator[WholeTransactionStream]:
     tables = [TableSettings.model_validate({"name": name, "id": ["id"], "columns": COLUMNS}) for name in NAMES]
     progress = {number: PartitionProgress(offset=encode_position(0)) for number in (A, B, TOPIC, RESTING)}
     stream = WholeTransactionStream(
-        partitions={
-            **{number: PartitionLines(part) for number, part in broker.parts.items()},
-            RESTING: PartitionLines(RestingPartition(offset=0)),
-        },
+        partitions={number: PartitionLines(part) for number, part in broker.parts.items()},
         progress=progress,
         decoder=DebeziumDecoder(
             tables=DebeziumTables(tables, {}), sequence_by=(), last_position={number: {} for number in progress}
