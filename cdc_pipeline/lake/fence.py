@@ -46,7 +46,7 @@ def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | N
     applied. When the worker then merges, Delta sees a greater number than the last and accepts the commit.
     """
     repeated, commit = None, newest
-    while AGAIN in commit.user_metadata or _is_claim(commit):
+    while REWOUND_FROM not in commit.user_metadata and (AGAIN in commit.user_metadata or _is_claim(commit)):
         earlier, number = next(older, (None, NOTHING_APPLIED))
         if earlier is None:
             break

@@ -250,7 +250,7 @@ class Lake(Protocol):
         """Returns an id that several of the staged rows have. None if there is none."""
 
     def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
-        """Replaces all content and the fence in one commit, whose version it returns. `may_commit`: of the history."""
+        """Replaces all content and the fence in one commit; returns its version. `may_commit` guards the history's."""
 
     def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
         """Restores the content and the fence of an older version in one commit. Repeating the call does nothing.

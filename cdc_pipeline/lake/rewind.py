@@ -54,9 +54,9 @@ def rewind(
         back = [file for identity, file in then.items() if identity not in latest]
         _check_there(store, table, to_version, back)
         shape = _shape_then(log, to_version, fence.lake_version)
-    words = {name: word for name, word in commit.user_metadata.items() if name != AGAIN} | {REWOUND_FROM: fence.number}
+    metadata = json.dumps(commit.user_metadata | {REWOUND_FROM: fence.number}, separators=(",", ":"))
     actions: list[Action] = [
-        commit_info(operation="CDC REWIND", user_metadata=json.dumps(words), read_version=fence.lake_version, now=now),
+        commit_info(operation="CDC REWIND", user_metadata=metadata, read_version=fence.lake_version, now=now),
         fence_action(table.app_id, number, now),
         *shape,
         *(remove(file, int(now.timestamp() * 1000)) for identity, file in latest.items() if identity not in then),

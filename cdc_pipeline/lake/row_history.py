@@ -21,7 +21,7 @@ from cdc_pipeline.lake.adopted_rows import AdoptedRows
 from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_commit_time, oldest_version
 from cdc_pipeline.lake.claim_view import Views, opened_views
-from cdc_pipeline.lake.columns import check_keyless, history_of
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, read_fence
 from cdc_pipeline.lake.fitting import ids_before
@@ -66,7 +66,6 @@ class RowHistory:
         A history that has not begun, or that lacks changes which the table has, takes over the rows of that version.
         Raises VersionTaken if another writer was first.
         """
-        check_keyless(self.table)
         fence = self._fence()
         if fence is None or history_lags(fence, of_table):
             if not any(content.rows for content in work.slices):

@@ -14,7 +14,7 @@ from cdc_pipeline.lake.append_or_merge import Upsert, is_appended
 from cdc_pipeline.lake.claim_append import ClaimAppend
 from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge, counted, fence_confs
 from cdc_pipeline.lake.claim_view import opened_views
-from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.columns import check_keyless, history_of
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog, VersionTaken
 from cdc_pipeline.lake.fence import (
     claim_metadata,
@@ -162,6 +162,7 @@ class ClaimUpsert:
 
         If Spark's answer is lost, the log shows whether the commit was made.
         """
+        check_keyless(self.table)
         session = self.session()
         sent: list[_Done] = []
         try:

@@ -156,7 +156,7 @@ def _found(value: Fields, dotted: str) -> object:
 
 
 def encoded_field(value: object, name: str) -> str:
-    """Encodes one field. Numbers sort before texts. Raises Unordered for a value that is neither.
+    """Encodes one field. Numbers sort before texts. Raises Unordered for a value that is neither, or no UTF-8.
 
     A text that holds a JSON list, such as PostgreSQL's source.sequence, is encoded item by item.
     """
@@ -173,9 +173,12 @@ def encoded_field(value: object, name: str) -> str:
         if numbered is not None:
             return _number(numbered[1])
         items = _list_in(value)
-        if items is None:
-            return f"{TEXT}{_comparable(value).encode(errors='surrogatepass').hex()}{_END}"
-        return "".join(encoded_field(item, name) for item in _filled(items))
+        if items is not None:
+            return "".join(encoded_field(item, name) for item in _filled(items))
+        try:
+            return f"{TEXT}{_comparable(value).encode().hex()}{_END}"
+        except UnicodeEncodeError as error:
+            raise Unordered(f"has no version: {name} is not UTF-8") from error
     raise Unordered(f"has no version: {name} is neither a number nor a text")
 
 

@@ -83,7 +83,7 @@ def _parquet_batches(open_file: Open, texts: Collection[str]) -> Iterator[pa.Rec
             columns, unread = [_computable(column) for column in batch.columns], dict[int, bytes]()
             for at, column in enumerate(columns):
                 if names[at] in texts and _OCTETS & {column.type.id}:
-                    columns[at] = column.cast(pa.binary()).view(pa.string())  # one that is not UTF-8 fits no type
+                    columns[at] = column.cast(pa.binary()).view(pa.string())  # one that is not UTF-8 is quarantined
             held = dict(zip(names, columns, strict=False))
             for at, column in enumerate(columns):
                 if names[at] in texts and pa.types.is_duration(column.type):

@@ -156,3 +156,8 @@ def test_a_table_is_set_back_once_to_a_fence_that_maintenance_has_repeated(
     fence = read_fence(log, table.app_id)
     assert fence is not None
     assert (fence.number, fence.repeated_at, fence.rewound_from) == (5, None, 7)
+    claim(log, table, 6, first=6, last=7)
+    claim(log, table, 7, first=6, last=9)
+    fence = read_fence(log, table.app_id)
+    assert fence is not None
+    assert fence.repeated_at == 7

@@ -132,6 +132,17 @@ def test_a_text_that_its_writer_did_not_mark_is_a_text_and_other_bytes_are_quara
     assert unfit.payload[LINE] == r'{"id":2,"Op":"U","name":"\udcff"}'
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_row_whose_order_is_not_utf8_is_quarantined_and_comes_before_no_other(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    order = pa.array([b"5", b"\xff", b"7"], pa.binary())
+    columns = {"id": pa.array([1, 1, 1]), "Op": pa.array(["U"] * 3), "name": pa.array(["a", "b", "c"])}
+    read = folder_with(tmp_path, columns | {"seq": order.view(kind)}, order_by=["seq"]).read()
+    assert [row["name"] for _, row in read.changes] == ["a", "c"]
+    assert read.unfit[0].reason == "orders/1.parquet line 2: has no version: seq is not UTF-8"
+
+
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
 def test_bytes_that_debezium_left_out_are_absent_in_every_type_of_bytes(tmp_path: Path, kind: pa.DataType) -> None:
     octets = pa.array([b"a", PLACEHOLDER.encode()], kind)
