@@ -254,16 +254,16 @@ def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]
     if not present:
         return {}
     schema = present[-1].schema
-    return {
-        int(number): _slice_rows(present, schema, int(number))
-        for number in np.unique(np.concatenate([np.unique(chunk.stream_partition) for chunk in present]))
-    }
+    by_number = dict[int, list[TableEvents]]()
+    for chunk in present:  # each is compared with its own numbers only: there may be many chunks and many numbers
+        for number in np.unique(chunk.stream_partition):
+            by_number.setdefault(int(number), []).append(_select(chunk, chunk.stream_partition == number))
+    return {number: _slice_rows(own, schema) for number, own in sorted(by_number.items())}
 
 
-def _slice_rows(chunks: Sequence[TableEvents], schema: TableSchema, number: int) -> SliceRows:
-    own = [_select(chunk, chunk.stream_partition == number) for chunk in chunks]
-    rows = pa.concat_tables([align(chunk.rows, chunk.schema, schema) for chunk in own if chunk.rows.num_rows])
-    return SliceRows(schema=schema, rows=rows, releases=tuple(chunk.release for chunk in own if chunk.release))
+def _slice_rows(chunks: Sequence[TableEvents], schema: TableSchema) -> SliceRows:
+    rows = pa.concat_tables([align(chunk.rows, chunk.schema, schema) for chunk in chunks])
+    return SliceRows(schema=schema, rows=rows, releases=tuple(chunk.release for chunk in chunks if chunk.release))
 
 
 def _select(events: TableEvents, rows: npt.NDArray[np.bool_]) -> TableEvents:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from cdc_pipeline.record import TableName, TableSchema, encode_position
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions, UnfitEvent
 from cdc_pipeline.time_slice import label_of
+from tests.support.cut_histories import SCHEMAS, TABLES, Change, Transaction, table_events
 
 MORNING = datetime(2024, 1, 1, 8, tzinfo=UTC)
 MICROSECONDS = int(MORNING.timestamp()) * 1_000_000
@@ -48,6 +50,29 @@ def unfit(position: int, characters: int) -> EventBatch:
         unfit=(event,),
     )
     return replace(marked(position, ""), events=(events,), markers=())
+
+
+class Compared(np.ndarray[Any, np.dtype[np.int64]]):
+    """Numbers that count how often somebody compares all of them with one number."""
+
+    times: ClassVar[int] = 0
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        Compared.times += ufunc is np.equal
+        return getattr(ufunc, method)(*map(np.asarray, inputs), **options)
+
+
+def test_a_chunk_of_one_stream_partition_costs_the_same_however_many_others_the_slice_holds() -> None:
+    under_test, partitions = cutter(), 64
+    for number in range(partitions):
+        change = Change(TABLES[0], SCHEMAS[0], number, fits=True)
+        events = table_events(TABLES[0], [(Transaction(10 + number, 11 + number, MORNING, (change,)), 1)])
+        events = replace(events, stream_partition=events.stream_partition.view(Compared))
+        under_test.add(replace(marked(10 + number, ""), events=(events,), markers=()))
+    Compared.times = 0
+    (cut,) = under_test.add(marked(100, CUT))
+    assert [number for _, number in cut.slices] == list(range(partitions))
+    assert Compared.times == partitions
 
 
 def test_the_stream_is_cut_before_events_for_quarantine_fill_the_memory() -> None:
