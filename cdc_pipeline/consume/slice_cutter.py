@@ -91,11 +91,12 @@ class SliceCutter:
         self._unfit_characters = 0
         self._transactions = _no_transactions()
         self._markers: dict[int, str] = {}
+        self._labels = self._labelled()
 
     @property
     def due(self) -> datetime:
         """The time when the open slice has to be closed; without an open slice, when the next heartbeat is due."""
-        return self._label(self._last(self._labels())).end
+        return self._label(self._last(self._labels)).end
 
     def add(self, batch: EventBatch) -> list[CutSlices]:
         """Adds a batch; returns the cuts that it completes, in order of position.
@@ -109,6 +110,7 @@ class SliceCutter:
             self._unfit_characters += sum(map(_characters, fresh))
         self._transactions = _joined(self._transactions, _from(batch.transactions, self.start))
         self._markers.update((marker.commit_position, marker.text) for marker in batch.markers)
+        self._labels = self._labelled()
         cuts = [self._cut(self.start, requested=True)] if self.start in map(_asked, batch.markers) else []
         while (found := self._next_cut()) is not None:
             cuts.append(self._cut(found[0], requested=found[1]))
@@ -122,20 +124,17 @@ class SliceCutter:
         positions = dict.fromkeys(own, False) | dict.fromkeys(self._at_column_changes(), True) | self._marked()
         return min(((position, asked) for position, asked in positions.items() if position > self.start), default=None)
 
-    def _labels(self) -> Integers:
+    def _labelled(self) -> Integers:
         """Returns the interval number of each open transaction. The numbers never decrease.
 
         A transaction that only carries a marker message belongs to the open slice, whatever its own time is. Its time
         counts for the transactions after it.
         """
-        intervals = self._intervals()
+        intervals = self._transactions.commit_time // (self.length // _MICROSECOND)
         only_marker = np.isin(self._transactions.commit_position, list(self._markers))
         before = np.concatenate((intervals[:1] if self._floor is None else [self._floor], intervals[:-1]))
         own = np.where(only_marker, before[: len(intervals)], intervals)
         return np.maximum.accumulate(np.maximum(own, before[: len(intervals)]))
-
-    def _intervals(self) -> Integers:
-        return self._transactions.commit_time // (self.length // _MICROSECOND)
 
     def _last(self, labels: Integers) -> int:
         if len(labels):
@@ -146,7 +145,7 @@ class SliceCutter:
         return (time - EPOCH) // self.length
 
     def _label_changes(self) -> list[int]:
-        changes = np.flatnonzero(np.diff(self._labels()) > 0)
+        changes = np.flatnonzero(np.diff(self._labels) > 0)
         return [int(position) for position in self._transactions.end_position[changes]]
 
     def _schema_changes(self) -> list[int]:
@@ -195,12 +194,12 @@ class SliceCutter:
 
     def _cut(self, position: int, *, requested: bool) -> CutSlices:
         inside = self._transactions.commit_position < position
-        label, last = self._last(self._labels()[inside]), None
+        label, last = self._last(self._labels[inside]), None
         self._floor = label
         if inside.any():
             last = int(self._transactions.commit_position[inside][-1])
             self._commit_time = EPOCH + int(self._transactions.commit_time[inside][-1]) * _MICROSECOND
-            self._floor = max(label, int(self._intervals()[inside][-1]))
+            self._floor = max(label, self._number(self._commit_time))
         slices = {
             (name, number): rows
             for name, chunks in self._held.chunks.items()
@@ -224,6 +223,7 @@ class SliceCutter:
         self._filling = None
         self._transactions = _from(self._transactions, position)
         self._markers = {at: text for at, text in self._markers.items() if at >= position}
+        self._labels = self._labelled()
         self._unfit = [pair for pair in self._unfit if pair[1].commit_position >= position]
         self._unfit_characters = sum(_characters(event) for _, event in self._unfit)
         self._held = HeldEvents.of(

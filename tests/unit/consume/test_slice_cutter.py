@@ -1,5 +1,6 @@
 """A cut that somebody asks for at a place where the stream was cut before."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -52,13 +53,14 @@ def unfit(position: int, characters: int) -> EventBatch:
     return replace(marked(position, ""), events=(events,), markers=())
 
 
-class Compared(np.ndarray[Any, np.dtype[np.int64]]):
-    """Numbers that count how often somebody compares all of them with one number."""
+class Counted(np.ndarray[Any, np.dtype[np.int64]]):
+    """Numbers that count how often somebody computes what of all of them."""
 
-    times: ClassVar[int] = 0
+    __array_priority__ = 1  # also those that are joined of some
+    times: ClassVar[Counter[np.ufunc]] = Counter()
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        Compared.times += ufunc is np.equal
+        Counted.times[ufunc] += 1
         return getattr(ufunc, method)(*map(np.asarray, inputs), **options)
 
 
@@ -67,12 +69,23 @@ def test_a_chunk_of_one_stream_partition_costs_the_same_however_many_others_the_
     for number in range(partitions):
         change = Change(TABLES[0], SCHEMAS[0], number, fits=True)
         events = table_events(TABLES[0], [(Transaction(10 + number, 11 + number, MORNING, (change,)), 1)])
-        events = replace(events, stream_partition=events.stream_partition.view(Compared))
+        events = replace(events, stream_partition=events.stream_partition.view(Counted))
         under_test.add(replace(marked(10 + number, ""), events=(events,), markers=()))
-    Compared.times = 0
+    Counted.times.clear()
     (cut,) = under_test.add(marked(100, CUT))
     assert [number for _, number in cut.slices] == list(range(partitions))
-    assert Compared.times == partitions
+    assert Counted.times[np.equal] == partitions
+
+
+def test_the_labels_of_open_transactions_are_computed_once_for_each_read() -> None:
+    under_test = cutter()
+    for position in range(10, 20):
+        batch = replace(marked(position, ""), markers=())
+        times = batch.transactions.commit_time.view(Counted)
+        Counted.times.clear()
+        under_test.add(replace(batch, transactions=replace(batch.transactions, commit_time=times)))
+        assert under_test.due == MORNING + timedelta(minutes=1)
+        assert Counted.times[np.floor_divide] == 1
 
 
 def test_the_stream_is_cut_before_events_for_quarantine_fill_the_memory() -> None:
