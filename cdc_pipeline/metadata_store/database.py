@@ -62,6 +62,7 @@ def create_store_engine(url: str, *, clock: Callable[[], float] = time.monotonic
     engine = create_engine(
         parsed.set(drivername="postgresql+psycopg2"),
         isolation_level="READ COMMITTED",
+        executemany_mode="values_plus_batch",  # many updates of one statement go in one message
         pool_timeout=_TIMEOUT_SECONDS,
         connect_args=session | missing_defaults(_given(parsed), os.environ),
     )

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier
 
+import psycopg2.extensions
 import pytest
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, event, make_url, text
 
 from cdc_pipeline.errors import LeaseBusy, SnapshotError, StaleEpoch, StoreAway
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
@@ -207,6 +208,22 @@ def test_a_removal_finds_a_first_lease_that_somebody_takes_meanwhile(database: s
             assert eventually(lambda: query(database, IS_WAITING) == [(1,)])
         with pytest.raises(LeaseBusy, match="new is at work until"):
             removing.result()
+
+
+def test_a_cut_moves_all_of_its_stream_partitions_in_one_round_trip(database: str) -> None:
+    """Other consumers of the stream wait for as long as the round trips take."""
+    messages = list[bytes]()
+    with opened_shop(database) as shop:
+
+        @event.listens_for(shop.engine, "after_cursor_execute")
+        def note(_c: object, cursor: psycopg2.extensions.cursor, sql: str, _p: object, _o: object, _m: object) -> None:
+            if sql.startswith("UPDATE cdc.stream_partition SET next_offset"):
+                messages.append(cursor.query or b"")  # what was sent last
+
+        shop.register_orders(1)
+        partitions = [row["next_offset"] for row in shop.store.inspection.run("partitions")]
+    assert [message.count(b"UPDATE cdc.stream_partition") for message in messages] == [len(partitions)]
+    assert (len(partitions), len(set(partitions))) == (2, 1)
 
 
 def test_a_deadlock_fails_one_of_two_and_is_worth_another_try(database: str) -> None:
