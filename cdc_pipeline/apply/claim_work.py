@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -118,7 +119,7 @@ def check_content(row: RegisteredSlice, content: bytes, schema: TableSchema, *, 
         footer = pq.read_metadata(pa.BufferReader(content))
     except (OSError, ValueError) as error:
         raise damaged(row, f"{len(content)} bytes that are no whole Parquet file", "a slice file") from error
-    found, expected = _columns(footer), _columns(_footer_of(schema))
+    found, expected = _columns(footer), expected_columns(schema)
     if found != expected:
         other = next((column for column in found if column not in expected), "the same in another order")
         message = f"columns other than those of the schema {row.schema_id}: {other!r:.300}"
@@ -139,12 +140,14 @@ def damaged(row: RegisteredSlice, found: str, expected: str) -> SliceDamaged:
     )
 
 
-def _footer_of(schema: TableSchema) -> pq.FileMetaData:
+@lru_cache(maxsize=256)
+def expected_columns(schema: TableSchema) -> tuple[tuple[str, str], ...]:
+    """Returns the columns of the schema's slice files, as Parquet keeps them. Kept, since it takes an empty file."""
     sink = pa.BufferOutputStream()
     pq.write_table(event_schema(schema).empty_table(), sink, store_schema=False)
-    return pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    return _columns(pq.read_metadata(pa.BufferReader(sink.getvalue())))
 
 
-def _columns(footer: pq.FileMetaData) -> list[tuple[str, str]]:
+def _columns(footer: pq.FileMetaData) -> tuple[tuple[str, str], ...]:
     """Returns names and types in order. Leaves out whether a column allows NULL: it makes no difference to a reader."""
-    return [(field.name, str(field.type)) for field in footer.schema.to_arrow_schema()]
+    return tuple((field.name, str(field.type)) for field in footer.schema.to_arrow_schema())

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cdc_pipeline.apply.claim_work import check_content, check_slice_file
+from cdc_pipeline.apply.claim_work import check_content, check_slice_file, expected_columns
 from cdc_pipeline.errors import SliceDamaged
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -57,6 +57,14 @@ def test_a_file_of_every_type_and_of_several_row_groups_is_accepted() -> None:
         check_content(registered(content, rows), content, schema, most_unpacked_bytes=EVERYTHING)
     content = slice_content(TEXTS, ROW_GROUP_ROWS + 1)
     check_content(registered(content, ROW_GROUP_ROWS + 1), content, TEXTS, most_unpacked_bytes=EVERYTHING)
+
+
+def test_the_columns_that_a_schema_gives_are_found_once_however_many_slices_have_it() -> None:
+    expected_columns.cache_clear()
+    for schema in (TEXTS, NARROW, TEXTS, NARROW):
+        content = slice_content(schema, 3)
+        check_content(registered(content, 3), content, schema, most_unpacked_bytes=EVERYTHING)
+    assert expected_columns.cache_info().misses == 2
 
 
 def test_a_file_of_another_size_is_not_even_read(tmp_path: Path) -> None:
