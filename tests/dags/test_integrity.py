@@ -106,10 +106,14 @@ def test_parsing_is_cheap_and_loads_no_driver(parsed: Any) -> None:
 
 def test_a_wrong_pipeline_file_is_shown_with_its_line(airflow: Airflow, shop_file: str, tmp_path: Path) -> None:
     wrong = tmp_path / "pipeline.yml"
-    wrong.write_text(Path(shop_file).read_text() + "lak: lake\n")
+    lines = [*Path(shop_file).read_text().splitlines(), "lak: lake", ""]
+    wrong.write_text("\n".join(lines))
     parsed = airflow.call("parse_dags", CDC_CONFIG=str(wrong))
     assert parsed["dags"] == {}
-    assert all("the key 'lak' is unknown; did you mean 'lake'?" in text for text in parsed["import_errors"].values())
+    assert parsed["import_errors"]
+    for text in parsed["import_errors"].values():
+        assert f"line {len(lines) - 1}" in text
+        assert "the key 'lak' is unknown; did you mean 'lake'?" in text
 
 
 def test_dag_files_stay_thin() -> None:
