@@ -9,9 +9,10 @@ import pytest
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
 from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Site
-from tests.crash.faults import Fault, Faults, Verb, each_fault, recorded
+from tests.crash.faults import Fault, Faults, Verb, each_fault, killed, recorded
 from tests.crash.invariants import check
 from tests.crash.steps import (
     IN_TWO_PASSES,
@@ -24,8 +25,10 @@ from tests.crash.steps import (
     STREAM_TO_SLICES,
     lethal,
 )
+from tests.crash.test_rebuild import IN_THE_SOURCE, INFINITE
 from tests.crash.world import World, consume_and_apply, go_on, register_changes, take_snapshot
 from tests.support.pipelines import consume, set_up_and_consume
+from tests.support.streams import run_sql
 
 
 @each_fault
@@ -40,6 +43,17 @@ def test_a_consumer_killed_at_any_step_loses_nothing_and_doubles_nothing(world: 
         world.change()
         go_on(world)
         check(world)
+
+
+def test_an_event_that_is_kept_aside_is_kept_once_when_its_consumer_dies_before_or_after_the_registration(
+    world: World,
+) -> None:
+    for number, moment in enumerate((Moment.BEFORE, Moment.AFTER), 1):
+        run_sql(world.source_url, INFINITE.format(5000 + number))
+        run_sql(world.source_url, IN_THE_SOURCE)
+        killed(world, consume, Site("registry.register", moment, 1))
+        go_on(world)
+        assert world.store_query("SELECT count(*) FROM cdc.quarantine WHERE state = 'waiting'") == [(number,)]
 
 
 @each_fault
