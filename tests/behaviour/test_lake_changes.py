@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from datetime import date
+from itertools import product
 from typing import Literal
 
 import pytest
@@ -12,7 +13,7 @@ from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from tests.support.lake import Feed, event, move, table_of, version
-from tests.support.lakes import Arm, publish_doubled
+from tests.support.lakes import Arm, memory_arm, merge_arm, publish_doubled, spark_arm
 from tests.support.reference.model import Event
 from tests.support.shapes import columns
 
@@ -21,6 +22,30 @@ SAME = 7.5
 BAG = columns("name text 1", "ends date 2", key=())
 WITHOUT_ENDS = columns("name text 1", key=())
 EARLY, LATE = date(2024, 1, 1), date(9999, 12, 31)
+LAKES = {"memory": memory_arm, "spark": spark_arm, "merge": merge_arm}
+
+
+def is_by_day(lake: str, deletes: str, *, ordered: bool) -> bool:
+    """Whether `make test` takes it: on Spark, each way of deletes and each order once."""
+    return lake == "memory" or (lake == "spark" and (deletes == "soft") == ordered)
+
+
+DOUBLED = [
+    pytest.param(
+        arm,
+        deletes,
+        ordered,
+        id=f"{name}-{deletes}-{'ordered' if ordered else 'unordered'}",
+        marks=() if is_by_day(name, deletes, ordered=ordered) else pytest.mark.nightly,
+    )
+    for (name, arm), deletes, ordered in product(LAKES.items(), ("hard", "soft"), (True, False))
+]
+NIGHTLY_ON_SPARK = pytest.mark.parametrize(
+    "arm",
+    [pytest.param(arm, id=name, marks=() if name == "memory" else pytest.mark.nightly) for name, arm in LAKES.items()],
+    indirect=True,
+)
+"""Of what tests/property/test_spark_merge.py promises of random logs."""
 
 
 def opened(arm: Arm, lake: Lake, table: LakeTable) -> Feed:
@@ -41,6 +66,7 @@ def files(arm: Arm, table: LakeTable, lake: Lake) -> set[str]:
     return {file["path"] for file in log.active_files(lake.read_version(table) or 0).values()}
 
 
+@NIGHTLY_ON_SPARK
 def test_an_incomplete_row_is_hidden_and_counted_until_later_events_tell_the_rest(
     lake: Lake, arm: Arm, feed: Feed
 ) -> None:
@@ -53,6 +79,7 @@ def test_an_incomplete_row_is_hidden_and_counted_until_later_events_tell_the_res
     assert arm.values(feed.table) == {1: ("a", 1), 7: ("b", 6)}
 
 
+@NIGHTLY_ON_SPARK
 def test_late_events_of_an_unordered_stream_lose_against_tombstones_and_truncates(lake: Lake, arm: Arm) -> None:
     table = table_of(ordered=False)
     feed = opened(arm, lake, table)
@@ -73,8 +100,7 @@ def test_a_replayed_event_finds_its_place_between_newer_ones(lake: Lake, arm: Ar
     assert arm.values(feed.table) == {1: ("a", 5)}
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize(("arm", "deletes", "ordered"), DOUBLED, indirect=["arm"])
 def test_a_claim_that_looks_at_the_lakes_rows_leaves_one_row_of_a_doubled_id(
     lake: Lake, arm: Arm, deletes: Literal["hard", "soft"], *, ordered: bool
 ) -> None:
@@ -107,6 +133,7 @@ def test_a_claim_that_changes_nothing_leaves_every_data_file_alone(lake: Lake, a
     assert files(arm, table, lake) == before
 
 
+@NIGHTLY_ON_SPARK
 def test_a_keyless_table_counts_its_copies(lake: Lake, arm: Arm) -> None:
     table = table_of(HISTORY)
     feed = opened(arm, lake, table)

@@ -106,7 +106,6 @@ def test_who_loses_the_race_for_a_version_reads_the_table_again(
     [
         ("lake_files.write", Moment.AFTER),
         ("lake_vectors.put", Moment.AFTER),
-        ("lake_table.merge", Moment.BEFORE),
         ("lake_table.merge", Moment.AFTER),
     ],
 )

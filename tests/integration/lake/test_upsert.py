@@ -154,8 +154,15 @@ def test_a_table_made_before_gets_our_columns_with_its_next_claim(
     assert rows == {1: ("alice", 31, False), 2: (None, 1, True)}
 
 
-@pytest.mark.parametrize("way", ["append", "merge"])
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize(
+    ("way", "deletes"),
+    [
+        ("append", "hard"),
+        ("merge", "soft"),
+        pytest.param("append", "soft", marks=pytest.mark.nightly),
+        pytest.param("merge", "hard", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_key_change_that_waited_takes_a_value_that_arrives_after_the_delete_of_its_old_id(
     session: SparkSession, store: LocalObjectStore, way: Upsert, deletes: Literal["hard", "soft"]
 ) -> None:

@@ -72,10 +72,10 @@ def test_files_in_use_stay_whatever_names_their_data_partitions_have(
 @pytest.mark.parametrize(
     ("upsert", "column", "partitions"),
     [
-        ("append", "label", ("label", "id")),
-        ("merge", "label", ("label", "id")),
         ("append", "a/b", ("a/b", "a/b")),
-        ("merge", "a/b", ("a/b", "a/b")),
+        ("merge", "label", ("label", "id")),
+        pytest.param("append", "label", ("label", "id"), marks=pytest.mark.nightly),
+        pytest.param("merge", "a/b", ("a/b", "a/b"), marks=pytest.mark.nightly),
     ],
 )
 def test_replaced_files_go_also_where_vacuum_passes_over_their_folder(
