@@ -80,10 +80,11 @@ def stopped_tables(world: World) -> dict[TableName, str]:
     return stopped
 
 
-def in_lake(world: World, table: str) -> list[dict[str, Any]]:
+def in_lake(world: World, table: str | TableName) -> list[dict[str, Any]]:
     """Rows as readers see them, by id."""
+    name = name_of(world, table) if isinstance(table, str) else table
     with world.process() as pipeline:
-        rows = memory_lake(pipeline).rows(pipeline.lake_table(name_of(world, table)))
+        rows = memory_lake(pipeline).rows(pipeline.lake_table(name))
     visible = [{key: row[key] for key in row if not key.startswith("_cdc_")} for row in rows if not row["_cdc_deleted"]]
     return sorted(visible, key=lambda row: str(row["id"]))
 

@@ -1,7 +1,9 @@
 """A table that the stream no longer tells whole stops alone, says why, and begins again by a new snapshot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,17 @@ from cdc_pipeline.sources.postgres.catalogue import canonical_type
 from cdc_pipeline.sources.protocol import TableEvents
 from cdc_pipeline.sources.table_events import events_or_stale
 from tests.crash.world import World
-from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
+from tests.support.guarded import (
+    begin_again,
+    go_on,
+    guarded_world,
+    in_lake,
+    in_source,
+    name_of,
+    states,
+    stopped_tables,
+    world_of,
+)
 from tests.support.pipelines import pipeline_settings
 from tests.support.postgres import fresh_store
 from tests.support.streams import postgres_of, run_sql
@@ -25,9 +37,9 @@ SAME = ("CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orde
 UNPUBLISH = 'ALTER PUBLICATION "{name}" DROP TABLE orders'
 PUBLISH = 'ALTER PUBLICATION "{name}" ADD TABLE orders'
 UNSEEN = "INSERT INTO orders VALUES (9, 'unseen')"
-FILTER = 'ALTER PUBLICATION "{name}" SET TABLE customers, orders WHERE (id > 100)'
-COLUMNS = 'ALTER PUBLICATION "{name}" SET TABLE customers, orders (id)'
-WHOLE = 'ALTER PUBLICATION "{name}" SET TABLE customers, orders'
+FILTER = f"{UNPUBLISH}; {PUBLISH} WHERE (id > 100)"
+COLUMNS = f"{UNPUBLISH}; {PUBLISH} (id)"
+WHOLE = f"{UNPUBLISH}; {PUBLISH}"
 OTHER_IDENTITY = (
     "UPDATE orders SET note = 'n' || id",
     "ALTER TABLE orders ALTER note SET NOT NULL",
@@ -42,7 +54,7 @@ DAMAGES = {
     "renamed": (
         ("ALTER TABLE orders RENAME TO sold",),
         ("ALTER TABLE sold RENAME TO orders",),
-        "is now called public.sold; expected oid",
+        "is now called {table.schema}.sold; expected oid",
     ),
     "taken out": ((UNPUBLISH, UNSEEN), (), "is not in the publication: changes of it may be missing"),
     "taken out and put back": ((UNPUBLISH, UNSEEN, PUBLISH), (), "was published otherwise in between"),
@@ -69,6 +81,7 @@ DAMAGES = {
         "{table} has no id any more; expected (id), by which the lake knows its rows",
     ),
 }
+SCHEMAS = {kind: f"damage_{number}" for number, kind in enumerate(DAMAGES)}
 
 
 @pytest.fixture
@@ -82,26 +95,79 @@ def damage(world: World, statements: tuple[str, ...]) -> None:
     run_sql(world.source_url, *(statement.format(name=name) for statement in statements))
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_table_stops_alone_and_begins_again_by_a_snapshot(world: World, kind: str) -> None:
-    statements, mend, words = DAMAGES[kind]
-    frozen = in_lake(world, "orders")
-    damage(world, (*statements, NEIGHBOUR))
-    stopped = go_on(world)
-    assert list(stopped) == ["orders"]
-    assert words.format(table=name_of(world, "orders")) in stopped["orders"]
-    assert "cdc snapshot" in stopped["orders"]
-    assert states(world) == {"orders": ("stale", states(world)["orders"][1]), "customers": ("live", None)}
-    assert go_on(world) == stopped
-    assert in_lake(world, "orders") == frozen
-    assert in_lake(world, "customers") == in_source(world, "customers")
-    damage(world, mend)
-    assert list(go_on(world)) == ["orders"]
-    begin_again(world, [name_of(world, "orders")])
-    damage(world, ("UPDATE orders SET id = id", NEIGHBOUR.replace("4", "5")))
+def test_damaged_tables_stop_alone_and_begin_again_by_a_snapshot(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    """Each in a schema of its own: all are damaged at once, and one pipeline follows them."""
+    with fresh_store(postgres) as store_url:
+        world = damaged_world(tmp_path, database, store_url)
+        frozen = each_in_lake(world)
+        damage_each(world, {kind: statements for kind, (statements, _, _) in DAMAGES.items()})
+        run_sql(database, NEIGHBOUR)
+        stopped = reasons(world)
+        wanted = {kind: words.format(table=orders_of(world, kind)) for kind, (_, _, words) in DAMAGES.items()}
+        assert {kind: words if words in stopped[kind] else stopped[kind] for kind, words in wanted.items()} == wanted
+        assert [kind for kind in DAMAGES if "cdc snapshot" not in stopped[kind]] == []
+        assert table_states(world) == {"customers": "live"} | dict.fromkeys(SCHEMAS.values(), "stale")
+        assert reasons(world) == stopped
+        assert each_in_lake(world) == frozen
+        assert in_lake(world, "customers") == in_source(world, "customers")
+        damage_each(world, {kind: mend for kind, (_, mend, _) in DAMAGES.items()})
+        assert list(reasons(world)) == list(DAMAGES)
+        begin_again(world, [orders_of(world, kind) for kind in DAMAGES])
+        damage_each(world, dict.fromkeys(DAMAGES, ("UPDATE orders SET id = id",)))
+        run_sql(database, NEIGHBOUR.replace("4", "5"))
+        assert go_on(world) == {}
+        assert each_in_lake(world) == {kind: in_source(world, f"{schema}.orders") for kind, schema in SCHEMAS.items()}
+        assert in_lake(world, "customers") == in_source(world, "customers")
+
+
+def damaged_world(folder: Path, source_url: str, store_url: str) -> World:
+    """Of each kind of damage, a table in the lake, of which one more change is applied; and their neighbour."""
+    run_sql(
+        source_url, "CREATE TABLE customers (id int PRIMARY KEY, note text)", "INSERT INTO customers VALUES (1, 'a')"
+    )
+    for schema in SCHEMAS.values():
+        run_sql(
+            source_url,
+            f"CREATE SCHEMA {schema}",
+            f"CREATE TABLE {schema}.orders (id int PRIMARY KEY, note text)",
+            f"INSERT INTO {schema}.orders VALUES (1, 'one'), (2, 'two')",
+        )
+    names = ["public.customers", *(f"{schema}.orders" for schema in SCHEMAS.values())]
+    world = world_of(folder, source_url, store_url, [{"name": name} for name in names])
+    begin_again(world)
+    damage_each(world, dict.fromkeys(DAMAGES, ("INSERT INTO orders VALUES (3, 'three')",)))
     assert go_on(world) == {}
-    assert in_lake(world, "orders") == in_source(world, "orders")
-    assert in_lake(world, "customers") == in_source(world, "customers")
+    return world
+
+
+def damage_each(world: World, statements: Mapping[str, tuple[str, ...]]) -> None:
+    name = postgres_of(world.settings).publication
+    for kind, of_kind in statements.items():
+        url = f"{world.source_url}?options=-csearch_path%3D{SCHEMAS[kind]}"
+        run_sql(url, *(statement.format(name=name) for statement in of_kind))
+
+
+def orders_of(world: World, kind: str) -> TableName:
+    return replace(name_of(world, "orders"), schema=SCHEMAS[kind])
+
+
+def reasons(world: World) -> dict[str, str]:
+    """Kind of damage -> why its table stopped. No neighbour stops."""
+    stopped = {name.schema: reason for name, reason in stopped_tables(world).items()}
+    assert set(stopped) <= set(SCHEMAS.values())
+    return {kind: stopped[schema] for kind, schema in SCHEMAS.items() if schema in stopped}
+
+
+def each_in_lake(world: World) -> dict[str, list[dict[str, Any]]]:
+    return {kind: in_lake(world, orders_of(world, kind)) for kind in DAMAGES}
+
+
+def table_states(world: World) -> dict[str, str]:
+    """By schema, or of the neighbour by name."""
+    found = world.store_query("SELECT schema_name, table_name, state FROM cdc.source_table")
+    return {table if schema == "public" else schema: state for schema, table, state in found}
 
 
 def test_a_table_without_a_key_whose_old_rows_come_in_part_stops_alone(
