@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -96,25 +97,17 @@ def test_a_table_that_was_idle_for_longer_than_slices_are_kept_is_set_back_behin
     check(world)
 
 
-@pytest.mark.parametrize(
-    ("name", "moment"),
-    [
-        ("lake_table.rewind", Moment.BEFORE),
-        ("lake_table.rewind", Moment.AFTER),
-        ("rewind.reopen", Moment.BEFORE),
-        ("rewind.reopen", Moment.AFTER),
-    ],
-)
-def test_a_rewind_that_dies_leaves_a_table_that_goes_on(world: World, name: str, moment: Moment) -> None:
-    apply_changes(world)
-    with world.process() as pipeline:
-        table = lake_tables(pipeline)[0]
-        place = position(pipeline, table)
-    apply_changes(world)
-    with pytest.raises(Crash), world.process(Failpoint(Site(name, moment, 1))) as pipeline:
-        pipeline.rewind().run(table.name, place)
-    go_on(world)
-    check(world)
+def test_a_rewind_that_dies_leaves_a_table_that_goes_on(world: World) -> None:
+    for name, moment in product(("lake_table.rewind", "rewind.reopen"), (Moment.BEFORE, Moment.AFTER)):
+        apply_changes(world)
+        with world.process() as pipeline:
+            table = lake_tables(pipeline)[0]
+            place = position(pipeline, table)
+        apply_changes(world)
+        with pytest.raises(Crash), world.process(Failpoint(Site(name, moment, 1))) as pipeline:
+            pipeline.rewind().run(table.name, place)
+        go_on(world)
+        check(world)
 
 
 def test_after_a_rewind_that_died_before_the_store_knew_of_it_verify_applies_again_what_is_missing(

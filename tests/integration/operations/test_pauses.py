@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from threading import Event
 from uuid import UUID
@@ -153,74 +154,71 @@ class Once:
 ANY_ERRORS = [(OSError(5, "Input/output error"), "Input/output error"), (RuntimeError("unforeseen"), "unforeseen")]
 
 
-@pytest.mark.parametrize(("error", "found"), ANY_ERRORS)
-def test_whatever_a_table_ends_with_the_others_are_compared(world: World, error: Exception, found: str) -> None:
-    with world.process(Once(error, at="slice_file.get")) as pipeline:
-        failed, *others = pipeline.verification().verify(world.tables)
-    assert found in failed.problem
-    assert [verdict.is_equal for verdict in others] == [True] * 2
+def test_whatever_a_table_ends_with_the_others_are_compared(world: World) -> None:
+    for error, found in ANY_ERRORS:
+        register_changes(world)
+        with world.process(Once(error, at="slice_file.get")) as pipeline:
+            failed, *others = pipeline.verification().verify(world.tables)
+        assert found in failed.problem
+        assert [verdict.is_equal for verdict in others] == [True] * 2
 
 
-@pytest.mark.parametrize(("error", "found"), ANY_ERRORS)
-def test_whatever_a_table_ends_with_the_others_are_repaired(world: World, error: Exception, found: str) -> None:
+def test_whatever_a_table_ends_with_the_others_are_repaired(world: World) -> None:
     first, *others = [table for table in world.tables if table.table != "notes"]
-    with world.process(Once(error, at="slice_file.get")) as pipeline:
-        failed, *repaired = pipeline.repair().run_each([first, *others])
-    assert found in (failed.problem or "")
-    assert repaired
-    assert [table.problem for table in repaired] == [None] * len(others)
+    for error, found in ANY_ERRORS:
+        register_changes(world)
+        with world.process(Once(error, at="slice_file.get")) as pipeline:
+            failed, *repaired = pipeline.repair().run_each([first, *others])
+        assert found in (failed.problem or "")
+        assert repaired
+        assert [table.problem for table in repaired] == [None] * len(others)
 
 
-@pytest.mark.parametrize("error", [LakeError, RuntimeError])
-@pytest.mark.parametrize("value", ["a\0b", "caf\udce9"], ids=["NUL", "no UTF-8"])
-def test_a_failure_that_quotes_what_no_store_takes_pauses_its_table(
-    world: World, error: type[Exception], value: str
-) -> None:
+def test_a_failure_that_quotes_what_no_store_takes_pauses_its_table(world: World) -> None:
     things, *_ = world.tables
-    with world.process(refusal(error(f"no folder {value}"))) as pipeline:
-        (failed,) = pipeline.slice_runs().apply([things])
-        assert isinstance(failed.error, LakeError)
-        (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
-        assert failure.endswith(f"no folder {value!r}".replace("'", ""))
+    for error, value in product((LakeError, RuntimeError), ("a\0b", "caf\udce9")):
+        with world.process(refusal(error(f"no folder {value}"))) as pipeline:
+            (failed,) = pipeline.slice_runs().apply([things])
+            assert isinstance(failed.error, LakeError)
+            (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
+            assert failure.endswith(f"no folder {value!r}".replace("'", ""))
+            assert failure.startswith("RuntimeError: ") == (error is RuntimeError)
+        time_passes(world, 0.1)
 
 
-@pytest.mark.parametrize("error", [None, LakeError("the value of no column can be read")])
-def test_a_lease_that_cannot_be_released_changes_nothing_of_how_a_run_ends(
-    world: World, error: Exception | None
-) -> None:
+def test_a_lease_that_cannot_be_released_changes_nothing_of_how_a_run_ends(world: World) -> None:
     things, *_ = world.tables
-    refuse = refusal(error) if error else no_step
     leave = refusal(StoreAway("nobody listens"), at="lease.release")
+    for error in (LakeError("the value of no column can be read"), None):
+        refuse = refusal(error) if error else no_step
 
-    def on_step(name: str, moment: Moment) -> None:
-        refuse(name, moment)
-        leave(name, moment)
+        def on_step(name: str, moment: Moment, refuse: OnStep = refuse) -> None:
+            refuse(name, moment)
+            leave(name, moment)
 
-    with world.process(on_step) as pipeline:
-        (found,) = pipeline.slice_runs().apply([things])
-        assert found.error is error
-        (busy,) = pipeline.slice_runs().apply([things], by_hand=True)
-        assert isinstance(busy.error, LeaseBusy), "until it expires"
+        with world.process(on_step) as pipeline:
+            (found,) = pipeline.slice_runs().apply([things])
+            assert found.error is error
+            (busy,) = pipeline.slice_runs().apply([things], by_hand=True)
+            assert isinstance(busy.error, LeaseBusy), "until it expires"
+        world.expire_leases()
+        time_passes(world, 0.1)
 
 
-@pytest.mark.parametrize("step", ["claim.record", "claim.mark_applied"])
-def test_a_resident_worker_finishes_a_run_whose_metadata_store_was_away_for_a_moment(world: World, step: str) -> None:
+def test_a_resident_worker_finishes_a_run_whose_metadata_store_was_away_for_a_moment(world: World) -> None:
     things, *_ = world.tables
-    left = [StoreAway("nobody listens")]
-
-    def on_step(name: str, moment: Moment) -> None:
-        if (name, moment) == (step, Moment.BEFORE) and left:
-            raise left.pop()
-
-    with world.process(on_step) as pipeline:
-        requests = pipeline.store.slice_requests
-        requests.ask(UUID(int=1), things, by_hand=False)
-        pipeline.resident_worker(RunLines(str)).work(Event(), lambda: None, until_idle=True)
-        found = requests.find(UUID(int=1))
-        assert found is not None
-        assert (found.state, found.attempts, not left) == (RequestState.DONE, 2, True)
-        apply_all(pipeline)
-    check(world)
+    for number, step in enumerate(("claim.record", "claim.mark_applied"), 1):
+        once = Once(StoreAway("nobody listens"), at=step)
+        with world.process(once) as pipeline:
+            requests = pipeline.store.slice_requests
+            requests.ask(UUID(int=number), things, by_hand=False)
+            pipeline.resident_worker(RunLines(str)).work(Event(), lambda: None, until_idle=True)
+            found = requests.find(UUID(int=number))
+            assert found is not None
+            assert (found.state, found.attempts, once.is_left) == (RequestState.DONE, 2, False)
+            apply_all(pipeline)
+        check(world)
+        register_changes(world)
 
 
 def test_a_backfill_tries_tables_that_pause(world: World) -> None:
