@@ -59,14 +59,15 @@ class DagRuns:
     process: "subprocess.Popen[str]"
 
     def run(self, dag_id: str, conf: Mapping[str, Any], environment: Mapping[str, str], left_to_others: str) -> Any:
+        """What became of the run, and as `output` what was printed meanwhile."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([dag_id, conf, environment, left_to_others]) + "\n")
         self.process.stdin.flush()
-        output = []
+        output = list[str]()
         for line in self.process.stdout:
             if line.startswith(RESULT):
-                return json.loads(line.removeprefix(RESULT))
+                return {**json.loads(line.removeprefix(RESULT)), "output": "".join(output)}
             output.append(line)
         raise AssertionError("".join(output))
 

@@ -20,6 +20,12 @@ tables:
   - name: shop.odd__schema._t
   - name: shop.odd.schema_-t
 """
+LONG_TABLES = "".join(f"  - name: {'.'.join(chr(0x8868) * length for length in (100, 64, 64))}{end}\n" for end in "ab")
+OTHERS = {
+    "large": f"{SHOP}snapshot: {{poll_interval: 10m, target_file_bytes: 4294967296, concurrency: 64}}\n",
+    "wrong": f"{SHOP}lak: lake\n",
+    "long names": f"name: shop\nlake: lake\nsource: {{kind: postgres}}\ntables:\n{LONG_TABLES}",
+}
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +43,19 @@ def dag_runs(airflow: Airflow) -> Iterator[DagRuns]:
 
 
 @pytest.fixture(scope="session")
-def parsed(airflow: Airflow, shop_file: str) -> Any:
-    """What `parse_dags` reports of the DAG folder beside `shop_file`."""
-    return airflow.call("parse_dags", CDC_CONFIG=shop_file)
+def parses(airflow: Airflow, shop_file: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `parse_dags` reports of the DAG folder beside `shop_file`, as "shop", and beside each of OTHERS."""
+    files = {"shop": shop_file}
+    for name, text in OTHERS.items():
+        path = tmp_path_factory.mktemp(name) / "pipeline.yml"
+        path.write_text(text, encoding="utf-8")
+        files[name] = str(path)
+    return dict(zip(files, airflow.call("parse_dags", *files.values()), strict=True))
+
+
+@pytest.fixture(scope="session")
+def parsed(parses: dict[str, Any]) -> Any:
+    return parses["shop"]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
-"""Reports what parsing the DAG folder yields, costs and imports."""
+"""Reports what parsing the DAG folder yields, costs and imports: for each pipeline file PATH… in turn."""
 
+import os
 import sys
 import time
 from typing import Any
@@ -30,21 +31,24 @@ def form_field(param: Any) -> dict[str, Any]:
     return {"description": param.description, **param.schema}
 
 
-def main() -> None:
-    ensure_plugins_loaded()
+def parsed_beside(path: str) -> dict[str, Any]:
+    os.environ["CDC_CONFIG"] = path
     before = set(sys.modules)
     started = time.process_time()
     bag = DagBag()
     seconds = time.process_time() - started
     new = set(sys.modules) - before
-    report(
-        {
-            "import_errors": bag.import_errors,
-            "seconds": seconds,
-            "heavy": sorted(name for name in HEAVY if name in new),
-            "dags": {dag_id: described(dag) for dag_id, dag in bag.dags.items()},
-        }
-    )
+    return {
+        "import_errors": bag.import_errors,
+        "seconds": seconds,
+        "heavy": sorted(name for name in HEAVY if name in new),
+        "dags": {dag_id: described(dag) for dag_id, dag in bag.dags.items()},
+    }
+
+
+def main() -> None:
+    ensure_plugins_loaded()
+    report([parsed_beside(path) for path in sys.argv[1:]])
 
 
 if __name__ == "__main__":

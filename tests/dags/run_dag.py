@@ -35,9 +35,11 @@ def run_dag(dag_id: str, conf: dict[str, Any], left_to_others: str) -> dict[str,
 
 
 def main() -> None:
+    own = dict(os.environ)
     for line in sys.stdin:
         dag_id, conf, environment, left_to_others = json.loads(line)
-        os.environ.update(environment)
+        os.environ.clear()
+        os.environ.update(own | environment)
         report(run_dag(dag_id, conf, left_to_others))
 
 

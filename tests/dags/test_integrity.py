@@ -80,11 +80,8 @@ def test_a_snapshot_leaves_room_for_its_orchestrator_and_for_slices(parsed: Any)
     assert parsed["dags"]["cdc_snapshot"]["params"]["concurrency"]["maximum"] == 2
 
 
-def test_the_form_of_a_snapshot_allows_what_the_settings_say(airflow: Airflow, shop_file: str, tmp_path: Path) -> None:
-    large = tmp_path / "pipeline.yml"
-    snapshot = "snapshot: {poll_interval: 10m, target_file_bytes: 4294967296, concurrency: 64}\n"
-    large.write_text(Path(shop_file).read_text() + snapshot)
-    parsed = airflow.call("parse_dags", CDC_CONFIG=str(large))
+def test_the_form_of_a_snapshot_allows_what_the_settings_say(parses: dict[str, Any]) -> None:
+    parsed = parses["large"]
     assert parsed["import_errors"] == {}
     fields = parsed["dags"]["cdc_snapshot"]["params"]
     assert {name: fields[name]["maximum"] for name in ("poll_seconds", "target_file_mb")} == {
@@ -94,7 +91,7 @@ def test_the_form_of_a_snapshot_allows_what_the_settings_say(airflow: Airflow, s
 
 
 def test_parsing_twice_yields_the_same_dags(airflow: Airflow, shop_file: str, parsed: Any) -> None:
-    again = airflow.call("parse_dags", CDC_CONFIG=shop_file, PYTHONHASHSEED="7")
+    (again,) = airflow.call("parse_dags", shop_file, PYTHONHASHSEED="7")
     for name, dag in parsed["dags"].items():
         assert json.dumps(again["dags"][name], sort_keys=True) == json.dumps(dag, sort_keys=True)
 
@@ -104,15 +101,12 @@ def test_parsing_is_cheap_and_loads_no_driver(parsed: Any) -> None:
     assert parsed["seconds"] < MOST_SECONDS
 
 
-def test_a_wrong_pipeline_file_is_shown_with_its_line(airflow: Airflow, shop_file: str, tmp_path: Path) -> None:
-    wrong = tmp_path / "pipeline.yml"
-    lines = [*Path(shop_file).read_text().splitlines(), "lak: lake", ""]
-    wrong.write_text("\n".join(lines))
-    parsed = airflow.call("parse_dags", CDC_CONFIG=str(wrong))
+def test_a_wrong_pipeline_file_is_shown_with_its_line(parses: dict[str, Any]) -> None:
+    parsed = parses["wrong"]
     assert parsed["dags"] == {}
     assert parsed["import_errors"]
     for text in parsed["import_errors"].values():
-        assert f"line {len(lines) - 1}" in text
+        assert "line 10" in text
         assert "the key 'lak' is unknown; did you mean 'lake'?" in text
 
 
@@ -130,12 +124,8 @@ def test_tables_whose_names_look_alike_have_different_dags() -> None:
     assert all(name.replace("_", "").replace("-", "").isalnum() and name.isascii() for name in ids)
 
 
-def test_a_long_name_has_a_dag_of_its_own_and_stops_no_other(airflow: Airflow, tmp_path: Path) -> None:
-    begins = ".".join("\u8868" * length for length in (100, 64, 64))
-    path = tmp_path / "pipeline.yml"
-    tables = "".join(f"  - name: {begins}{end}\n" for end in ("a", "b"))
-    path.write_text(f"name: shop\nlake: lake\nsource: {{kind: postgres}}\ntables:\n{tables}", encoding="utf-8")
-    parsed = airflow.call("parse_dags", CDC_CONFIG=str(path))
+def test_a_long_name_has_a_dag_of_its_own_and_stops_no_other(parses: dict[str, Any]) -> None:
+    parsed = parses["long names"]
     assert parsed["import_errors"] == {}
     slices = [name for name in parsed["dags"] if name.startswith("cdc_slice__-8868-")]
     assert len(slices) == 2

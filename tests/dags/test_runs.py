@@ -223,16 +223,15 @@ def test_a_backfill_run_applies_the_backlog_in_one_commit_up_to_the_given_time(i
 
 @pytest.mark.parametrize(("dag_id", "task"), [("cdc_backfill", "apply_backlog"), ("cdc_snapshot", "begin")])
 def test_a_run_of_a_table_that_has_left_the_pipeline_fails_at_once_and_says_so(
-    installation: Installation, airflow: Airflow, dag_id: str, task: str
+    installation: Installation, dag_id: str, task: str
 ) -> None:
     """The run began before. Airflow parses the DAG again for the task, and names the task meanwhile."""
     parsed_for = {"_AIRFLOW_PARSING_CONTEXT_DAG_ID": dag_id, "_AIRFLOW_PARSING_CONTEXT_TASK_ID": task}
-    run = [dag_id, {"tables": ["shop.public.gone"]}, {**installation.environment, **parsed_for}, ""]
-    with airflow.process("run_dag") as process:
-        output, _ = process.communicate(json.dumps(run) + "\n")
-    assert "shop.public.gone" in output
-    assert f'"{task}[-1]": "failed"' in output
-    assert "SettingsError" in output
+    environment = {**installation.environment, **parsed_for}
+    ended = installation.dag_runs.run(dag_id, {"tables": ["shop.public.gone"]}, environment, "")
+    assert ended["tasks"][f"{task}[-1]"] == "failed"
+    assert "shop.public.gone" in ended["output"]
+    assert "SettingsError" in ended["output"]
 
 
 def test_a_maintenance_run_keeps_the_rows_and_waits_for_nobody(installation: Installation) -> None:
