@@ -18,7 +18,7 @@ from tests.support.fault_plan import FaultPlan, planned_faults
 from tests.support.faulty_server import CONFLICT, PASSING, PRECONDITION, Call, Fault, no_answer
 from tests.support.s3 import s3_location, started_moto
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("s3 faults")]
 
 FAULTS = (*PASSING, CONFLICT, PRECONDITION)
 PART_BYTES = 5 << 20
