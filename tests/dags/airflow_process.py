@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,20 +60,46 @@ class DagRuns:
 
     def run(self, dag_id: str, conf: Mapping[str, Any], environment: Mapping[str, str], left_to_others: str) -> Any:
         """What became of the run, and as `output` what was printed meanwhile."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([dag_id, conf, environment, left_to_others]) + "\n")
-        self.process.stdin.flush()
-        output = list[str]()
-        for line in self.process.stdout:
-            if line.startswith(RESULT):
-                return {**json.loads(line.removeprefix(RESULT)), "output": "".join(output)}
-            output.append(line)
-        raise AssertionError("".join(output))
+        found, output = answered(self.process, environment, [dag_id, conf, left_to_others])
+        return {**found, "output": output}
+
+
+@dataclass(frozen=True, slots=True)
+class TriggeredRuns:
+    """A process of `trigger_runs`."""
+
+    process: "subprocess.Popen[str]"
+
+    def run(self, run_type: str, *dag_ids: str, **environment: str) -> Any:
+        return answered(self.process, environment, [run_type, *dag_ids])[0]
+
+
+def answered(process: "subprocess.Popen[str]", environment: Mapping[str, str], words: Sequence[Any]) -> tuple[Any, str]:
+    """What the process reports of a line of `lines`, and what it printed before."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps([environment, *words]) + "\n")
+    process.stdin.flush()
+    output = list[str]()
+    for line in process.stdout:
+        if line.startswith(RESULT):
+            return json.loads(line.removeprefix(RESULT)), "".join(output)
+        output.append(line)
+    raise AssertionError("".join(output))
+
+
+def lines() -> Iterator[list[Any]]:
+    """The words of each line of the standard input; the line's environment lasts until the next one."""
+    own = dict(os.environ)
+    for line in sys.stdin:
+        environment, *words = json.loads(line)
+        os.environ.clear()
+        os.environ.update(own | environment)
+        yield words
 
 
 def report(result: Any) -> None:
-    """Hand a result over to `Airflow.call` or `DagRuns.run`."""
+    """Hand a result over to `Airflow.call` or `answered`."""
     sys.stdout.write(f"{RESULT}{json.dumps(result, default=str)}\n")
     sys.stdout.flush()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.dags.airflow_process import Airflow, DagRuns, airflow_environment
+from tests.dags.airflow_process import Airflow, DagRuns, TriggeredRuns, airflow_environment
 
 SHOP = """
 name: shop
@@ -40,6 +40,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
 def dag_runs(airflow: Airflow) -> Iterator[DagRuns]:
     with airflow.process("run_dag") as process:
         yield DagRuns(process)
+
+
+@pytest.fixture(scope="session")
+def triggered_runs(airflow: Airflow) -> Iterator[TriggeredRuns]:
+    with airflow.process("trigger_runs") as process:
+        yield TriggeredRuns(process)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,8 @@
 """Runs one DAG after the other, task by task in this process, and reports what became of each task.
 
-A line is [id, conf, environment, task that is left to somebody else and counts as done].
+A line is [environment, id, conf, task that is left to somebody else and counts as done].
 """
 
-import json
-import os
-import sys
 from typing import Any
 
 from airflow.dag_processing.dagbag import DagBag
@@ -13,7 +10,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from tests.dags.airflow_process import report
+from tests.dags.airflow_process import lines, report
 
 
 def results(run_id: str) -> dict[str, Any]:
@@ -35,11 +32,7 @@ def run_dag(dag_id: str, conf: dict[str, Any], left_to_others: str) -> dict[str,
 
 
 def main() -> None:
-    own = dict(os.environ)
-    for line in sys.stdin:
-        dag_id, conf, environment, left_to_others = json.loads(line)
-        os.environ.clear()
-        os.environ.update(own | environment)
+    for dag_id, conf, left_to_others in lines():
         report(run_dag(dag_id, conf, left_to_others))
 
 

@@ -1,6 +1,5 @@
 """Each DAG run by Airflow over a real source, metadata store and Spark."""
 
-import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -170,9 +169,9 @@ def test_a_snapshot_is_refused_by_an_airflow_that_runs_one_task_at_a_time(
 ) -> None:
     environment = {**installation.environment, "AIRFLOW__CORE__PARALLELISM": "1"}
     with airflow.process("run_dag") as process:
-        output, _ = process.communicate(json.dumps(["cdc_snapshot", {}, environment, ""]) + "\n")
-    assert "core.parallelism of this Airflow is 1; expected at least 2" in output
-    assert '"begin[-1]": "failed"' in output
+        ended = DagRuns(process).run("cdc_snapshot", {}, environment, "")
+    assert "core.parallelism of this Airflow is 1; expected at least 2" in ended["output"]
+    assert ended["tasks"]["begin[-1]"] == "failed"
 
 
 @pytest.mark.parametrize("dag_id", ["cdc_snapshot", "cdc_backfill"])

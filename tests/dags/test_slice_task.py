@@ -29,7 +29,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
-from tests.dags.airflow_process import Airflow
+from tests.dags.airflow_process import TriggeredRuns
 from tests.support.command_line import query
 from tests.support.eventually import eventually
 from tests.support.metadata_store import MINUTE, STREAM, Shop, opened_shop
@@ -86,11 +86,11 @@ def working(shop: Shop, run: Callable[[SliceRequest], Mapping[str, Any]] = run) 
 
 @pytest.mark.xdist_group("airflow")
 def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
-    shop: Shop, airflow: Airflow, tmp_path: Path
+    shop: Shop, triggered_runs: TriggeredRuns, tmp_path: Path
 ) -> None:
     dags = [slice_dag_id(name) for name in NAMES]
     with working(shop):
-        found = airflow.call("trigger_runs", DagRunType.MANUAL, *dags, **environment(shop, tmp_path))
+        found = triggered_runs.run(DagRunType.MANUAL, *dags, **environment(shop, tmp_path))
     done, failed, unknown = (found[dag] for dag in dags)
     assert (done["state"], failed["state"], unknown["state"]) == ("success", "failed", "success")
     assert done["result"] == {"table": "shop.public.orders", "claims": 1, "by_hand": True}
@@ -103,7 +103,9 @@ def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
 
 
 @pytest.mark.xdist_group("airflow")
-def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, airflow: Airflow, tmp_path: Path) -> None:
+def test_a_run_beside_another_one_of_its_table_ends_like_that_one(
+    shop: Shop, triggered_runs: TriggeredRuns, tmp_path: Path
+) -> None:
     """A run of an operator. The worker begins after it has asked, when the request counts as one by hand."""
     requests, dag = shop.store.slice_requests, slice_dag_id(shop.orders.name)
     other = requests.ask(UUID(int=1), shop.orders.name, by_hand=False)
@@ -115,9 +117,7 @@ def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, ai
         return found
 
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(
-            airflow.call, "trigger_runs", DagRunType.OPERATOR_TRIGGERED, dag, **environment(shop, tmp_path)
-        )
+        running = threads.submit(triggered_runs.run, DagRunType.OPERATOR_TRIGGERED, dag, **environment(shop, tmp_path))
         assert eventually(lambda: state().by_hand)
         with working(shop):
             found = running.result()[dag]
@@ -128,7 +128,7 @@ def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, ai
 
 @pytest.mark.xdist_group("airflow")
 def test_a_run_asks_for_itself_when_the_one_that_it_follows_is_cancelled(
-    shop: Shop, airflow: Airflow, tmp_path: Path
+    shop: Shop, triggered_runs: TriggeredRuns, tmp_path: Path
 ) -> None:
     """As after a task was cleared: its new try finds the request of the old one, whose trigger then cancels it."""
     requests, dag = shop.store.slice_requests, slice_dag_id(shop.orders.name)
@@ -140,7 +140,7 @@ def test_a_run_asks_for_itself_when_the_one_that_it_follows_is_cancelled(
         return found is not None and found.by_hand
 
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(airflow.call, "trigger_runs", DagRunType.MANUAL, dag, **environment(shop, tmp_path))
+        running = threads.submit(triggered_runs.run, DagRunType.MANUAL, dag, **environment(shop, tmp_path))
         assert eventually(is_followed)
         requests.cancel(other.request_id)
         with working(shop):
@@ -150,7 +150,7 @@ def test_a_run_asks_for_itself_when_the_one_that_it_follows_is_cancelled(
 
 @pytest.mark.xdist_group("airflow")
 def test_a_run_that_slices_started_goes_on_for_the_next_ones_until_its_time_is_over_or_a_person_asks(
-    shop: Shop, airflow: Airflow, tmp_path: Path
+    shop: Shop, triggered_runs: TriggeredRuns, tmp_path: Path
 ) -> None:
     tables, ends, turn = (shop.orders, shop.customers), count(1), Lock()
     dags = {table.table_id: slice_dag_id(table.name) for table in tables}
@@ -172,7 +172,7 @@ def test_a_run_that_slices_started_goes_on_for_the_next_ones_until_its_time_is_o
 
     with working(shop, run), ThreadPoolExecutor(1) as threads:
         started = threads.submit(
-            airflow.call, "trigger_runs", DagRunType.ASSET_TRIGGERED, *dags.values(), **environment(shop, tmp_path)
+            triggered_runs.run, DagRunType.ASSET_TRIGGERED, *dags.values(), **environment(shop, tmp_path)
         )
         assert eventually(lambda: all(claims(table) == 2 for table in tables))
         run_sql(

@@ -1,4 +1,6 @@
-"""Runs a RUN_TYPE run of each slice DAG, DAG_ID…, in a real triggerer, and reports each task's state, result and log.
+"""Runs slice DAGs in a real triggerer, and reports each task's state, result and log.
+
+A line is [environment, type of the runs, id of each DAG…].
 
 `is_parsed`: whether the DAG processor would parse the DAG's file for the task's callback.
 
@@ -32,7 +34,7 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from cdc_dag_processor import new_dag_processor
 from sqlalchemy import select
 
-from tests.dags.airflow_process import report
+from tests.dags.airflow_process import lines, report
 
 LONGEST_SECONDS = 600
 DEFERRED = "deferred"
@@ -106,6 +108,7 @@ def printing() -> Iterator[None]:
         finally:
             sys.stdout.flush()
             os.dup2(shown, 1)
+            os.close(shown)
 
 
 def dags_with_callbacks() -> set[str]:
@@ -114,8 +117,7 @@ def dags_with_callbacks() -> set[str]:
     return {request.ti.dag_id for request in processor.fetch_callbacks()}
 
 
-def main() -> None:
-    _, run_type, *dag_ids = sys.argv
+def run_all(run_type: str, dag_ids: list[str]) -> dict[str, Any]:
     run_id = f"{run_type}__{time.time_ns()}"
     store_dags()
     for dag_id in dag_ids:
@@ -138,18 +140,21 @@ def main() -> None:
         finally:
             triggerer.kill(force=True)
     ended, parsed = states(run_id), dags_with_callbacks()
-    report(
-        {
-            dag: {
-                "state": ended[dag],
-                "result": result(dag, run_id),
-                "log": log_of(dag, run_id),
-                "is_held_back": is_held_back(dag),
-                "is_parsed": dag in parsed,
-            }
-            for dag in ended
+    return {
+        dag: {
+            "state": ended[dag],
+            "result": result(dag, run_id),
+            "log": log_of(dag, run_id),
+            "is_held_back": is_held_back(dag),
+            "is_parsed": dag in parsed,
         }
-    )
+        for dag in ended
+    }
+
+
+def main() -> None:
+    for run_type, *dag_ids in lines():
+        report(run_all(run_type, dag_ids))
 
 
 if __name__ == "__main__":
