@@ -17,6 +17,7 @@ from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import MOST_KEY_RANGES
 
+ALL_APPLIED = "every event that is registered is applied"
 REMEDY = "do not apply; run cdc rebuild: it rebuilds the metadata store from bucket and lake"
 
 
@@ -105,12 +106,21 @@ def next_move(situation: TableSituation) -> Move:
     return Apply(slices=tuple(situation.after_fence), resumed=None)
 
 
+def is_last(move: Apply, situation: TableSituation, before: int) -> bool:
+    """Returns whether nothing follows the move but to wait, because it leaves no slice below `before`.
+
+    False for a keyless table: only the fence that is read next shows whether another worker added the same slices.
+    False while a snapshot is taken, which is then the reason to wait.
+    """
+    return move.slices[-1].number >= before - 1 and not situation.is_keyless and situation.active_snapshot is None
+
+
 def _why_nothing_waits(situation: TableSituation) -> str:
     if situation.left_from is not None:
         return f"slices from {situation.left_from.isoformat()} on are left, as asked for"
     if situation.active_snapshot is not None:
         return f"slices after the cutoff of snapshot {situation.active_snapshot} wait for it"
-    return "every event that is registered is applied"
+    return ALL_APPLIED
 
 
 def _catching_up(fence: Fence, situation: TableSituation) -> SetBack | MarkApplied | Reopen | None:

@@ -13,6 +13,7 @@ import structlog
 
 from cdc_pipeline.apply.claim_work import ClaimLimits, ClaimPreparation
 from cdc_pipeline.apply.next_move import (
+    ALL_APPLIED,
     Apply,
     MarkApplied,
     Reopen,
@@ -21,6 +22,7 @@ from cdc_pipeline.apply.next_move import (
     Wait,
     check_ledger,
     first_with_same_columns,
+    is_last,
     next_move,
 )
 from cdc_pipeline.apply.table_work import TableWork
@@ -128,7 +130,8 @@ class SliceWorker:
     ) -> Applied:
         """Applies slices with a number below `before`, under a lease that the caller holds.
 
-        Each round compares the lake's log with the metadata store, chooses the next move and makes it.
+        Each round compares the lake's log with the metadata store, chooses the next move and makes it. There is no
+        other round after a claim that leaves nothing.
         """
         row, outcomes = self.work.store.tables.table(table), list[UpsertOutcome]()
         _refuse_stale(row)
@@ -154,6 +157,8 @@ class SliceWorker:
                     except Exception:  # whoever takes the claim over ends its session, which may serve others by then
                         self.work.lake.close()
                         raise
+                    if is_last(move, situation, before):
+                        return Applied(outcomes=tuple(outcomes), ended=ALL_APPLIED)
 
     def _apply(self, lease: Lease, keeper: LeaseKeeper, table: LakeTable, move: Apply) -> UpsertOutcome:
         """Records a claim's bounds, checks its slice files, merges them in one commit, marks the claim as applied."""

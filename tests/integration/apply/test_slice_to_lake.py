@@ -6,6 +6,7 @@ from datetime import timedelta
 from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.steps import Moment
 from cdc_pipeline.time_slice import label_of
 from tests.support.metadata_store import MINUTE, MORNING
 from tests.support.slice_work import Work
@@ -21,6 +22,17 @@ def test_many_waiting_slices_are_applied_in_one_commit(work: Work) -> None:
     assert len(work.lake.rows(work.table)) == 60
     assert {row.state for row in work.slices()} == {SliceState.APPLIED}
     assert applied.ended == "every event that is registered is applied"
+
+
+def test_after_the_last_claim_of_a_table_with_a_key_the_lake_is_not_read_again(work: Work) -> None:
+    """On S3 a look at the lake's log alone takes some ten requests."""
+    for _ in range(2):
+        work.cut(1, 1)
+    steps = list[tuple[str, Moment]]()
+    few = ClaimLimits(slices=2, rows=1_000)
+    applied = work.worker(few, on_step=lambda *at: steps.append(at)).slice_to_lake(work.table.name)
+    assert (work.claims(), applied.ended) == ([(1, 2), (3, 4)], "every event that is registered is applied")
+    assert steps.count(("fence.read", Moment.BEFORE)) == 2 + 2  # before each claim, and within it
 
 
 def test_a_claim_takes_no_more_slices_or_rows_than_it_may(work: Work) -> None:

@@ -15,6 +15,7 @@ from cdc_pipeline.apply.next_move import (
     TableSituation,
     Wait,
     check_ledger,
+    is_last,
     next_move,
 )
 from cdc_pipeline.errors import FenceMismatch
@@ -127,6 +128,14 @@ def test_slices_that_the_caller_did_not_ask_for_are_the_reason_to_wait() -> None
 def test_what_waits_behind_the_lake_is_applied_in_one_claim(at: Fence) -> None:
     fenced = applied(*(found.number for found in at.slices))
     assert next_move(situation(at, BEHIND, fenced=fenced)) == Apply(slices=tuple(BEHIND), resumed=None)
+
+
+def test_only_a_claim_that_leaves_nothing_is_followed_by_no_look_at_the_lake() -> None:
+    state = situation(fence(at=2), BEHIND)
+    move = Apply(slices=tuple(BEHIND), resumed=None)
+    assert [is_last(move, state, before) for before in (5, 6, 7)] == [True, True, False]
+    assert not is_last(move, replace(state, is_keyless=True), 6)  # its slices may be in it twice
+    assert not is_last(move, replace(state, active_snapshot="second"), 6)
 
 
 def test_a_dead_workers_claim_is_resumed_with_the_very_same_bounds() -> None:
