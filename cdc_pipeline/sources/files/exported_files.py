@@ -87,7 +87,8 @@ class ExportedFiles:
         for each in self.parts(table, 0) if part is None else [part]:
             self._check_same(each)
             texts = text_columns({column.name: column.type for column in schema.columns})
-            columns = tuple(dict.fromkeys((*self.leading, *self.declared.get(table, schema.names))))
+            declared = self.declared.get(table, schema.names)
+            columns = tuple(dict.fromkeys((*self.leading, *declared)))
             layout = FileLayout(csv=self.csv, columns=columns, texts=texts)
             file = self._opened(each["file"], layout)
             unit = f"{file.key} {'line' if _format(file.key) == _MAY_LACK_NULLS else 'row'}"
@@ -96,14 +97,14 @@ class ExportedFiles:
                 self._check_same(each)  # all rows come from the copy, which was made after the first check
                 is_checked = bool(file.names)
                 if is_checked:
-                    _check_columns(file.key, file.names, schema)
+                    _check_columns(file.key, file.names, schema, declared)
                 while not file.is_read:
                     first = file.line + 1
                     with step(self.on_step, "source_file.read"):
                         block = file.take_block(_BLOCK_BYTES)
                     found = exported_rows(block, schema, unit, first, form)
                     if found.names is not None and not is_checked:
-                        _check_columns(file.key, found.names, schema)
+                        _check_columns(file.key, found.names, schema, declared)
                         is_checked = True
                     yield found.copied
 
@@ -183,10 +184,13 @@ def _with_texts(schema: TableSchema) -> TableSchema:
     return replace(schema, columns=tuple(columns))
 
 
-def _check_columns(key: str, names: Collection[str], schema: TableSchema) -> None:
-    """Raises SnapshotError if columns are missing in the file, or in its first record that can be read."""
+def _check_columns(key: str, names: Collection[str], schema: TableSchema, declared: Collection[str]) -> None:
+    """Raises SnapshotError if columns are missing in the file, or in its first record that can be read.
+
+    One that pipeline.yml no longer declares may be missing: it is NULL.
+    """
     needed = schema.key if _format(key) == _MAY_LACK_NULLS else schema.names
-    missing = [name for name in needed if name not in names]
+    missing = [name for name in needed if name in declared and name not in names]
     if missing:
         raise SnapshotError(
             missing_columns(key, missing, names),

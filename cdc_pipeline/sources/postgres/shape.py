@@ -259,7 +259,7 @@ def _shape(row: Sequence[Any]) -> SourceShape:
         labels=labels or {},
         leaves=None
         if leaves is None
-        else {oid: (number, bool(own), links) for oid, (number, own, links) in leaves.items()},
+        else {oid: (number, bool(own), links or "") for oid, (number, own, links) in leaves.items()},
         is_named=is_named,
         large_values=large_values,
     )

@@ -215,6 +215,16 @@ def test_a_table_without_an_id_has_no_history(lake: SparkLake) -> None:
         lake.create_table(bag)
 
 
+def test_a_table_without_an_id_whose_deletes_become_soft_is_refused_at_its_next_claim(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    bag = table_of(replace(PEOPLE, key=()), name="shop.public.bag")
+    lake.create_table(bag)
+    work = Feed(store=store, table=bag).claim([event("i", 1, 1, name="a", age=1)])
+    with pytest.raises(UsageError, match="have no key, and its deletes are to be soft"):
+        lake.upsert(replace(bag, deletes="soft"), work)
+
+
 def test_another_table_of_the_name_stays_as_it_is(lake: SparkLake, feed: Feed) -> None:
     other = replace(table_of(), name=history_of(feed.table).name)
     lake.create_table(other)

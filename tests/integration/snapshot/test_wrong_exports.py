@@ -124,6 +124,7 @@ def test_without_a_header_columns_are_in_the_order_of_pipeline_yml_before_a_slic
         ("id amount name", "1,Ada,1.50\n", ("1.50", "Ada")),
         ("id name amount", "1,Ada,1.50\n", ("Ada", "1.50")),
         ("id day name amount", "1,2026-01-01,Ada,1.50\n", ("Ada", "1.50")),
+        ("id name", "1,Ada\n", ("Ada", "None")),
     ):
         tables.write("export/a.csv", content)
         columns = {name: "bigint" if name == "id" else "text" for name in names.split()}
