@@ -90,7 +90,9 @@ def show(quarantine_id: Id, config: Config = None, as_json: Json = False) -> Non
         context.show([event])
         return
     values = event.pop("payload")
-    context.show([{"field": name, "value": value} for name, value in (event | values).items()])
+    context.show([event])
+    typer.echo()
+    context.show([{"field": name, "value": "NULL" if value is None else value} for name, value in values.items()])
 
 
 def replay(

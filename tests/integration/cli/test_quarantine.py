@@ -45,6 +45,16 @@ def test_an_event_is_listed_without_values_and_shown_whole(kept: CommandLine) ->
     assert values == {"id": "2", "note": "[/b]two", "ends": "infinity"}
     people = kept.run("quarantine", "show", "1")
     assert (people.exit_code, "[/b]two" in people.output) == (OK, True)
+    lines = [line.split() for line in people.output.splitlines()]
+    assert [line[1] for line in lines if line[:1] == ["id"]] == ["1", "2"], "first the event's own, then the source's"
+
+
+def test_null_is_shown_as_a_word_and_an_empty_text_as_nothing(kept: CommandLine) -> None:
+    empty = """jsonb_set(payload::jsonb, '{note}', '""')::json"""
+    run_sql(kept.store_url, f"UPDATE cdc.quarantine SET payload = {empty} WHERE quarantine_id = 1")
+    for number, words in (("1", ["note"]), ("2", ["note", "NULL"])):
+        lines = kept.run("quarantine", "show", number).output.splitlines()
+        assert [line.split() for line in lines if line.startswith("note")] == [words]
 
 
 def test_an_event_waits_until_it_fits_and_is_replayed_once_or_dropped_for_a_reason(kept: CommandLine) -> None:
