@@ -254,7 +254,6 @@ def _problem(row: dict[str, Any]) -> str | None:
     parts = (
         row["reason"],
         f"next try {next_try:%H:%M:%S}Z" if next_try else None,
-        row.get("last_claim_error") if row.get("failures") is None else None,
         f"{incomplete} rows are incomplete" if incomplete else None,
         "a repair of it was killed: repair it again"
         if row.get("under_repair") and not row.get("lease_owner")
