@@ -185,8 +185,13 @@ def remove(
         else:
             removed = pipeline.removal().remove_table(_parsed(table), with_lake=lake)
     left = "".join(f"{statement};\n" for statement in removed.left_to_do)
-    shown = {"was_known": removed.was_known, "objects_deleted": removed.objects, "left_to_do": left}
+    shown: dict[str, object] = {"was_known": removed.was_known, "objects_deleted": removed.objects}
+    if as_json:
+        shown["left_to_do"] = left
     context.show([{"table": str(name), **shown} for name in removed.tables])
+    if left and not as_json:
+        context.say("left to do, for an administrator of the source:")
+        typer.echo(left, nl=False)
 
 
 def _parsed(name: str) -> TableName:

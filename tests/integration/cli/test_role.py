@@ -121,6 +121,22 @@ def test_a_role_without_any_right_gets_the_list_of_all_that_is_missing(
     assert fallen == 'ALTER PUBLICATION "cdc_shop" ADD TABLE ONLY "public"."orders";\n'
 
 
+def test_a_statement_that_the_role_may_not_run_is_printed_once_for_all_tables_that_are_removed(
+    server: PostgresServer, tmp_path: Path, command_server: CommandServer
+) -> None:
+    reader, owner = scripts()
+    run_sql(server.url("shop"), *reader)
+    run_sql(server.url("postgres"), *owner)
+    cdc = as_role(server, tmp_path, command_server)
+    assert cdc.run("setup-source").exit_code == 0
+    run_sql(server.url("shop"), "ALTER PUBLICATION cdc_shop OWNER TO CURRENT_USER")
+    left = 'DROP PUBLICATION "cdc_shop";\n'
+    removed = cdc.run("remove", "--pipeline")
+    assert (removed.exit_code, removed.output.count(left), removed.output.endswith(f"\n{left}")) == (0, 1, True)
+    again = cdc.run("remove", "--pipeline", "--json")
+    assert [row["left_to_do"] for row in again.rows] == [left, left], "programs find it beside each table"
+
+
 def test_a_member_of_the_role_by_which_amazon_rds_lets_roles_replicate_needs_no_replication(
     server: PostgresServer, tmp_path: Path, command_server: CommandServer
 ) -> None:
