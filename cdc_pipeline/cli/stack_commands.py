@@ -25,7 +25,7 @@ def up(config: Config = None) -> None:
     from cdc_pipeline.launcher.display import up_command
 
     context = context_of(config, as_json=False)
-    up_command(context.settings, config=context.config, home=context.home, console=context.console)
+    up_command(context.settings, config=context.config, home=context.home, console=context.console, say=context.say)
 
 
 def down(config: Config = None) -> None:

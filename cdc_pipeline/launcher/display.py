@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.launcher.control import OnStates, down, process_states, up
-from cdc_pipeline.launcher.rights import become_account
+from cdc_pipeline.launcher.rights import Say, become_account
 from cdc_pipeline.launcher.supervisor import Condition, ProcessState
 from cdc_pipeline.settings import Settings
 
@@ -27,18 +27,18 @@ COLOURS = {
 }
 
 
-def up_command(settings: Settings, *, config: Path, home: Path, console: Console) -> None:
-    """Starts all processes and returns when they are healthy. `console` should write to stderr."""
+def up_command(settings: Settings, *, config: Path, home: Path, console: Console, say: Say) -> None:
+    """Starts all processes and returns when they are healthy. `console` and `say` should write to stderr."""
     read = settings.source.folders(settings.folder)
     become_account(
         own_folders(settings, home),
         reached=[config, *(folder for folder in read if folder.exists())],
-        say=lambda words: console.print(words, soft_wrap=True),
+        say=say,
     )
     with progress(console) as on_states:
         endpoints = up(settings, config=config, home=home, on_states=on_states)
-    console.print(
-        f"[green]up[/green]: Airflow at {endpoints.airflow_url}, user {ADMINISTRATOR}, password in"
+    say(
+        f"up: Airflow at {endpoints.airflow_url}, user {ADMINISTRATOR}, password in"
         f" {passwords_file(str(home))}; logs in {home / 'logs'}; stop with `cdc down`"
     )
 

@@ -144,6 +144,20 @@ def test_an_installation_that_belongs_to_root_stays_with_root(home: Path) -> Non
     assert str(home) in said[0]
 
 
+@needs_root
+def test_up_names_the_whole_state_folder_whatever_brackets_it_has(place: Path) -> None:
+    """It belongs to root, which is said first. Nothing is started, since what the first start stored is damaged."""
+    home = place / "[prod]" / "[" / "b]" / ("long " * 20)
+    home.mkdir(parents=True)
+    (home / "installation.json").write_text("damaged", encoding="utf-8")
+    command = [sys.executable, "-m", "cdc_pipeline", "up"]
+    environment = os.environ | {"CDC_HOME": str(home), "PYTHONPATH": str(PROJECT)}
+    ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    first, *others = ended.stderr.splitlines()
+    assert first.startswith(f"everything runs as root, the owner of {home}; to change that"), ended.stderr
+    assert any("installation.json cannot be read" in line for line in others), ended.stderr
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="for everybody else")
 def test_whoever_is_not_root_stays_who_they_are_and_nothing_is_made_before_it_is_needed(home: Path) -> None:
     become_account([home], say=pytest.fail)
