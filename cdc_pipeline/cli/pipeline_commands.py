@@ -49,6 +49,8 @@ def setup_source(
 
     Prints what was done, and each table that cannot be read with the reason. Exit code 1 when there is such a table.
     """
+    if print_sql and begin_again:
+        raise UsageError("there are both --print-sql and --begin-again", expected="one of them")
     context = context_of(config, as_json=False)
     settings = None if unattended else context.matched_settings(keep=not print_sql)
     if print_sql:

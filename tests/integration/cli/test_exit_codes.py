@@ -38,6 +38,13 @@ def test_what_setup_would_do_is_shown_as_sql_and_not_done(cdc: CommandLine) -> N
     assert cdc.run("setup-source", "--print-sql").output == ""
 
 
+def test_the_statements_of_a_stream_that_begins_again_are_refused_and_not_those_of_another_setup(
+    cdc: CommandLine,
+) -> None:
+    both = cdc.run("setup-source", "--print-sql", "--begin-again")
+    assert (both.exit_code, both.output, "both --print-sql and --begin-again" in both.error) == (USAGE, "", True)
+
+
 def test_results_are_json_on_stdout_and_logs_are_on_stderr(cdc: CommandLine) -> None:
     run_sql(cdc.source_url, "SELECT 1")
     assert cdc.run("setup-source").exit_code == OK
