@@ -262,7 +262,7 @@ class TopicSurvey(EventsSurvey):
             topic = topic_of(name)
             if name in self._unknown and pattern.fullmatch(topic):
                 found[number] = self._unknown[name]
-            elif topic not in {*self.topics, self.settings.transactions} and pattern.fullmatch(topic):
+            elif topic not in self.topics and topic != self.settings.transactions and pattern.fullmatch(topic):
                 found[number] = _hidden(topic, table)
         return found
 

@@ -1,5 +1,6 @@
 """What is missing of topics, by the offsets that the broker keeps and those that are registered."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,8 @@ from cdc_pipeline.sources.known import KnownTable, PartitionProgress
 
 ORDERS = TableName.parse("shop.public.orders")
 KNOWN = KnownTable(name=ORDERS, source_id=0, key=("id",), published_as="")
+MOST_SECONDS = 1.5
+"""Of the processor: other tests run beside this one."""
 
 
 def kafka(**changes: str) -> KafkaSource:
@@ -127,6 +130,26 @@ def test_a_table_of_which_no_topic_is_shown_is_refused() -> None:
     found = replace(survey(kafka(), {0: READ}, {0: place(0, 5_050)}), topics={}, topics_of={})
     assert found.refused[ORDERS] is not None
     assert found.resting.keys() == {0}
+
+
+def test_what_many_tables_cost_does_not_grow_with_the_cube_of_their_number() -> None:
+    """If each partition is compared with all topics for each table, 600 of them take several seconds."""
+    tables = [TableSettings(name=f"shop.public.t{number}", id=("id",)) for number in range(600)]
+    one = survey(kafka(), {0: READ}, {0: place(0, 5_050)})
+    found = replace(
+        one,
+        listed=tuple(tables),
+        registered={each.table: replace(KNOWN, name=each.table) for each in tables},
+        topics={name: replace(one.topics["public.orders"], name=name) for name in (f"public.t{n}" for n in range(600))},
+        topics_of={each.table: (f"public.{each.table.table}",) for each in tables},
+        progress={
+            number: replace(place(0, 5_050), last_position={PARTITION_NAME: f"public.t{number} [0]", "topic": "A"})
+            for number in range(600)
+        },
+    )
+    before = time.process_time()
+    assert (found.stale, found.refused, found.resting) == ({}, {}, {})
+    assert time.process_time() - before < MOST_SECONDS
 
 
 def with_unknown(found: TopicSurvey, *numbers: int) -> TopicSurvey:
