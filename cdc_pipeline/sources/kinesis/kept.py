@@ -1,12 +1,11 @@
 """Finds out which shards surely have every record that was not read of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from graphlib import TopologicalSorter
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import PARTITION_NAME
 from cdc_pipeline.sources.kinesis.opening import STREAM
 from cdc_pipeline.sources.kinesis.shards import (
     Shard,
@@ -16,6 +15,7 @@ from cdc_pipeline.sources.kinesis.shards import (
     keeps_the_rest,
     place_of,
     shard_name,
+    shards_by_stream,
 )
 from cdc_pipeline.sources.known import PartitionProgress
 
@@ -42,9 +42,9 @@ def surveyed_shards(
     begins_kept: bool,
 ) -> dict[str, SurveyedShard]:
     """Returns every shard of the streams by its name, and those that were read and are not shown any more."""
-    found = {}
+    found, registered = {}, shards_by_stream(progress)
     for stream in streams.values():
-        places = dict(_registered(stream, progress))
+        places = _places(stream, registered.get(stream.name, {}))
         begins = _beginnings(stream, places, begins_kept=begins_kept)
         for shard in stream.shards.keys() | {shard for shard, place in places.items() if place is not None}:
             found[shard_name(stream.name, shard)] = SurveyedShard(
@@ -61,14 +61,13 @@ def reached(shard: Shard, place: ShardPlace | None) -> ShardPlace | None:
     return ShardPlace(sequence=place.sequence, known_until=place.known_until, is_ended=True)
 
 
-def _registered(
-    stream: ShardStream, progress: Mapping[int, PartitionProgress]
-) -> Iterator[tuple[str, ShardPlace | None]]:
-    """Yields the registered shards of the stream, without those of an earlier stream of its name."""
-    for registered in progress.values():
-        of, _, shard = registered.last_position.get(PARTITION_NAME, "").rpartition(" ")
-        if of == stream.name and registered.last_position.get(STREAM, stream.identity) == stream.identity:
-            yield shard, place_of(registered)
+def _places(stream: ShardStream, registered: Mapping[str, PartitionProgress]) -> dict[str, ShardPlace | None]:
+    """Returns the places of the registered shards, without those of an earlier stream of the name."""
+    return {
+        shard: place_of(progress)
+        for shard, progress in registered.items()
+        if progress.last_position.get(STREAM, stream.identity) == stream.identity
+    }
 
 
 def _beginnings(

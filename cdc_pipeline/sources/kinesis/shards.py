@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, Self
 
+from cdc_pipeline.record import PARTITION_NAME
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.time_slice import EPOCH
@@ -142,6 +143,15 @@ def place_of(progress: PartitionProgress) -> ShardPlace | None:
 def shard_name(stream: str, shard: str) -> str:
     """Returns the name of a stream's shard, as people read it in the metadata store and in messages."""
     return f"{stream} {shard}"
+
+
+def shards_by_stream(progress: Mapping[int, PartitionProgress]) -> dict[str, dict[str, PartitionProgress]]:
+    """Returns the registered shards of each stream by their names."""
+    found = dict[str, dict[str, PartitionProgress]]()
+    for place in progress.values():
+        stream, _, shard = place.last_position.get(PARTITION_NAME, "").rpartition(" ")
+        found.setdefault(stream, {})[shard] = place
+    return found
 
 
 def keeps_the_rest(client: ShardClient, stream: ShardStream, shard: str, place: ShardPlace, now: datetime) -> bool:

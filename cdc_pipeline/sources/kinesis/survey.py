@@ -12,7 +12,7 @@ from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
 from cdc_pipeline.sources.kinesis.kept import SurveyedShard, reached
 from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, open_shards
-from cdc_pipeline.sources.kinesis.shards import ShardStream, place_of, shard_name
+from cdc_pipeline.sources.kinesis.shards import ShardStream, place_of, shard_name, shards_by_stream
 from cdc_pipeline.sources.kinesis.stream import ShardsStream
 from cdc_pipeline.sources.known import (
     FoundTable,
@@ -146,14 +146,14 @@ class ShardSurvey(EventsSurvey):
         )
 
     def _ended(self, progress: Mapping[int, PartitionProgress]) -> set[int]:
-        """Returns the stream partitions that were read to their ends, and those of which nothing is kept any more."""
+        """Returns those of `progress` that were read to their ends, and those of which nothing is kept any more."""
         shards = {
             shard_name(name, each): shard for name, of in self.streams.items() for each, shard in of.shards.items()
         }
         found = set()
-        for number, name in self.stream_partitions.items():
-            place = place_of(progress[number]) if number in progress else None
-            place = reached(shards[name], place) if name in shards else None
+        for number, registered in progress.items():
+            name = self.stream_partitions[number]
+            place = reached(shards[name], place_of(registered)) if name in shards else None
             if name not in shards or (place is not None and place.is_ended):
                 found.add(number)
         return found
@@ -202,16 +202,16 @@ class ShardSurvey(EventsSurvey):
                     f" ({stream.retention})"
                 )
 
+    @cached_property
+    def _registered_shards(self) -> Mapping[str, Mapping[str, PartitionProgress]]:
+        return shards_by_stream(self.progress)
+
     def _gaps(self, table: TableName) -> Iterator[str]:
         """Yields why records of the table's stream are missing."""
         stream = self.streams.get(self.stream_of[table])
         if stream is None:
             return
-        known = {
-            place.last_position[PARTITION_NAME].removeprefix(f"{stream.name} "): place
-            for place in self.progress.values()
-            if place.last_position.get(PARTITION_NAME, "").startswith(f"{stream.name} ")
-        }
+        known = self._registered_shards.get(stream.name, {})
         identities = {place.last_position.get(STREAM, stream.identity) for place in known.values()}
         if identities - {stream.identity}:
             yield f"the stream {stream.name} was deleted and created again since it was read"

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import StreamMoved
-from cdc_pipeline.record import PARTITION_ENDED, TableName, encode_position
+from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.aws import KinesisSource
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
+from cdc_pipeline.sources.kinesis.shards import ShardPlace, shard_name
 from cdc_pipeline.sources.kinesis.source import kinesis_source
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamIdentity, StreamStart
-from tests.support.shards import MemoryStreams
+from cdc_pipeline.time_slice import EPOCH
+from tests.support.shards import MemoryShard, MemoryStreams
 
 STREAM = "shop.ev"
 EVENTS = TableName.parse("shop.shop.ev")
@@ -134,6 +137,25 @@ def test_what_many_splits_and_merges_cost_grows_with_their_number_alone() -> Non
         reads.streams.replace_shards(STREAM, tuple(halves), f"shard-{number + 1}")
     survey, before = reads.survey(), time.process_time()
     survey.open(reads.start(survey)).close()
+    assert time.process_time() - before < MOST_SECONDS
+
+
+def test_a_survey_goes_not_over_the_shards_of_all_streams_for_each_stream() -> None:
+    """The shards that ever ended stay registered, and become many."""
+    reads = ShardReads()
+    tables = [TableSettings(name=f"shop.shop.s{number}", columns={"note": "text"}) for number in range(1_000)]
+    over = {PARTITION_ENDED: "", FILE_DIGEST: ShardPlace(sequence="5", known_until=EPOCH, is_ended=True).encode()}
+    for stream in (table.table.table for table in tables):
+        reads.streams.streams[stream] = {"open": MemoryShard()}
+        for number in range(10):
+            name = {PARTITION_NAME: shard_name(stream, f"over-{number}")}
+            place = PartitionProgress(offset=encode_position(1), last_position=name | over)
+            reads.registered[len(reads.registered)] = place
+    settings = KinesisSource(kind="kinesis", stream="{table}", begin="kept")
+    source = kinesis_source(settings, stream="shop", tables=tuple(tables), connect=lambda: reads.streams)
+    registered = {each.table: KnownTable(name=each.table, source_id=0, key=(), published_as="") for each in tables}
+    before = time.process_time()
+    assert replace(source.survey(reads), registered=registered).stale == {}
     assert time.process_time() - before < MOST_SECONDS
 
 
