@@ -117,8 +117,8 @@ def check_keyless(table: LakeTable) -> None:
         raise UsageError(
             f"the events of {table.name} have no key, and its {name} {what}",
             expected="an id, by which a row is found again",
-            remedy=f"leave {name} out of pipeline.yml for this table, or give it an id; remove it first if it exists:"
-            " cdc remove --lake",
+            remedy=f"leave {name} out of pipeline.yml for this table, or give the table an id; remove a table that"
+            " exists with cdc remove --lake, and list it again",
         )
 
 

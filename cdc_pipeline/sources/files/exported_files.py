@@ -189,12 +189,13 @@ def _check_columns(key: str, names: Collection[str], schema: TableSchema, declar
 
     One that pipeline.yml no longer declares may be missing: it is NULL.
     """
-    needed = schema.key if _format(key) == _MAY_LACK_NULLS else schema.names
-    missing = [name for name in needed if name in declared and name not in names]
+    own = [name for name in schema.names if name in declared]
+    needed = schema.key if _format(key) == _MAY_LACK_NULLS else own
+    missing = [name for name in needed if name not in names]
     if missing:
         raise SnapshotError(
             missing_columns(key, missing, names),
-            expected=f"the columns of the table, {', '.join(schema.names)}, under these names",
+            expected=f"the columns of the table, {', '.join(own)}, under these names",
             remedy="export them too, also those that are NULL; for a CSV file without names, give --no-header",
         )
 

@@ -86,10 +86,12 @@ class KafkaStream:
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Raises StreamMoved if a topic was created again: what was read of it may lack its first records.
 
-        Also, if it reads no partition, as `confirm` does: nothing is registered then.
+        Also if a partition can be read that could not be, or is new: looks for those every half minute, if the cluster
+        answers.
         """
         self._check_topic_ids()
-        if not self._records.partitions:
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + _CHECK_SECONDS
             self._check_partitions()
         return self._inner.check(registered)
 
@@ -97,10 +99,6 @@ class KafkaStream:
         """Commits the registered offsets as those of the group, for tools that show the lag. Does not wait for it.
 
         The pipeline never reads them: where reading continues is in the metadata store.
-
-        Raises StreamMoved if a partition can be read that could not be, or is new. Looks for those after a registered
-        cut, if its last look is half a minute ago or more and the cluster answers. Before the registration, all of the
-        cut would have to be read again.
         """
         del commit_position
         offsets = [
@@ -112,7 +110,6 @@ class KafkaStream:
             self._client.consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.warning("group offsets not committed", found=error.args[0].str())
-        self._check_partitions()
 
     def close(self) -> None:
         self._inner.close()
@@ -130,9 +127,6 @@ class KafkaStream:
                 )
 
     def _check_partitions(self) -> None:
-        if time.monotonic() < self._next_check:
-            return
-        self._next_check = time.monotonic() + _CHECK_SECONDS
         try:
             cluster = read_cluster(self._client)
             names = [name for name, partitions in cluster.topics.items() if self._new(name, range(partitions))]

@@ -207,8 +207,7 @@ def _not_said(words: str, error: KafkaError) -> SourceError:
     return SourceAway(
         f"{words}: {error.str()}",
         expected="a broker that leads the partition and answers",
-        remedy="start a broker that has its records; the consumer looks for it after a registered cut, if its last look"
-        " is half a minute ago or more",
+        remedy="start a broker that has its records; the consumer tries again every half minute",
     )
 
 

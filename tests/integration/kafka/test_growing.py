@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import StreamMoved
-from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.survey import TopicSurvey
 from tests.support.kafka import TopicFeed
 
@@ -43,20 +41,3 @@ def test_a_survey_that_another_consumer_overtook_is_made_again(tmp_path: Path, s
     feed.write(ITEMS, 2, "two", partition=1)
     feed.go_on()
     assert (feed.notes(ORDERS), feed.notes(ITEMS)) == ({1: "one"}, {2: "two"})
-
-
-def test_a_new_partition_costs_no_cut(tmp_path: Path, store_url: str, kafka: str) -> None:
-    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=TABLES[:1])
-    feed.create(ORDERS)
-    feed.write(ORDERS, 1, "one")
-    feed.set_up()
-    with feed.opened() as pipeline, pipeline.consumer_runs().open() as consumer:
-        feed.topics.grow(feed.topic(ORDERS), partitions=2)
-        feed.write(ORDERS, 2, "two", partition=1)
-        assert isinstance(consumer._stream, KafkaStream)
-        consumer._stream._next_check = 0.0
-        with pytest.raises(StreamMoved, match=r"\.orders \[1\] is new"):
-            stream_to_slices_until_idle(consumer)
-    assert feed.notes(ORDERS) == {1: "one"}
-    feed.go_on()
-    assert feed.notes(ORDERS) == {1: "one", 2: "two"}
