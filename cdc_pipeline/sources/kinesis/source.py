@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from cdc_pipeline.errors import StreamDenied
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import PARTITION_ENDED, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
@@ -15,7 +15,7 @@ from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.kept import surveyed_shards
-from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream, place_of
+from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
@@ -74,7 +74,8 @@ class ShardSource(EventsAlone):
 
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
         """Returns the lowest version that a shard of the table's stream can still have that was not read to its end."""
-        stream, places = self.stream_of(table), (reached for reached in progress.values() if not is_over(reached))
+        stream = self.stream_of(table)
+        places = (reached for reached in progress.values() if PARTITION_ENDED not in reached.last_position)
         return oldest_to_come(table, places, lambda name: name.rpartition(" ")[0] == stream)
 
 
@@ -94,12 +95,6 @@ def _described(client: ShardClient, names: Iterable[str]) -> tuple[dict[str, Sha
     if denied and not found:
         raise denied[min(denied)]
     return found, denied
-
-
-def is_over(progress: PartitionProgress) -> bool:
-    """Returns whether a shard was read to its end."""
-    place = place_of(progress)
-    return place is not None and place.is_ended
 
 
 def kinesis_source(

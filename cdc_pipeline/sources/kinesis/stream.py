@@ -144,7 +144,12 @@ class ShardsStream:
         return replace(batch, markers=tuple(replace(marker, is_end=False) for marker in batch.markers))
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
-        return {number: _with_end(place) for number, place in self._inner.progress_at(position).items()}
+        """Leaves a shard unended while its successors are not known: older events than all others' may come there."""
+        lacking = {number for number, each in self._lines.items() if each.lacks_successor(each.records.stream)}
+        return {
+            number: place if number in lacking else _with_end(place)
+            for number, place in self._inner.progress_at(position).items()
+        }
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Looks at the streams if a shard has ended whose successors are not known.
@@ -192,7 +197,7 @@ class ShardsStream:
             return None
 
     def _check_shards(self, *, is_needed: bool) -> None:
-        """`is_needed`: the end of a shard is to be registered. New ones wait until after that, if others are left."""
+        """`is_needed`: the last of a shard is to be registered. New ones wait until after that, if others are left."""
         self._next_check = time.monotonic() + self._look_seconds
         can_wait = is_needed and not all(each.is_done for each in self._lines.values())
         for name in self._streams:
