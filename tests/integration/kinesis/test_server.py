@@ -1,14 +1,13 @@
 """Streams on a server that speaks Kinesis's protocol."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
@@ -21,6 +20,7 @@ from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
 from cdc_pipeline.sources.kinesis.client import KinesisClient, identity_of
 from cdc_pipeline.sources.kinesis.shards import Fetched, ShardClient
 from tests.support.aws import aws_client
+from tests.support.served import served
 from tests.support.shards import KinesisStreams, MemoryStreams, debezium_event
 
 ORDERS = "public.orders"
@@ -126,18 +126,6 @@ class Deleting(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-
-@contextmanager
-def served(answers: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The endpoint of a server with these answers."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), answers)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class Denying(BaseHTTPRequestHandler):

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 
 import pytest
 
@@ -40,6 +40,7 @@ from tests.support.faulty_server import (
     refused,
 )
 from tests.support.s3 import BUCKET, REGION, s3_location, s3_objects
+from tests.support.served import served
 
 SHORT = timedelta(seconds=1)
 SMALLEST_PART = 5 << 20
@@ -187,17 +188,11 @@ class EmptyPage(BaseHTTPRequestHandler):
 
 
 def test_an_empty_page_is_not_the_end_of_a_list() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), EmptyPage)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        endpoint = f"http://127.0.0.1:{server.server_port}"
+    with served(EmptyPage) as endpoint:
         objects = S3ObjectStore(
             S3Location(bucket="b", endpoint=endpoint, region=REGION, path_style=True), is_proven=True
         )
         assert [found.key for found in objects.list_prefix("a")] == ["a/1"]
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_a_file_that_may_not_be_read_is_no_outage_and_one_of_any_name_is_read(

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from cdc_pipeline.errors import ObjectStoreAway
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_location import S3Location
+from tests.support.served import served
 
 PAGES = [b"<html><p>Log in</html>", b"<html><p>Log in</p></html>", b""]
 
@@ -26,13 +26,8 @@ def started(page: bytes) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(page)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Login)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(Login) as endpoint:
+        yield endpoint
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["HTML", "XHTML", "empty"])

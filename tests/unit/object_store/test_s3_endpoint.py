@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from cdc_pipeline.errors import ObjectMissing, SettingsError
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_location import S3Location
+from tests.support.served import served
 
 VARIABLES = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]
 ON_AWS = S3Location(bucket="lake", region="eu-west-1", path_style=True)
@@ -40,13 +40,8 @@ def started() -> Iterator[tuple[str, list[str]]]:
     class Server(Empty):
         asked: ClassVar[list[str]] = []
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", Server.asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(Server) as endpoint:
+        yield endpoint, Server.asked
 
 
 @contextmanager
