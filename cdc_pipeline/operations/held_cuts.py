@@ -17,9 +17,11 @@ from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.lake.schema_change import before_next_shape
+from cdc_pipeline.lake.schema_change import before_next_shape, shape_at
+from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.record import Column
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import step
@@ -113,3 +115,15 @@ def shown_version(work: TableWork, table: LakeTable, boundary: Boundary) -> int 
         latest = following.lake_version - 1
     with step(work.on_step, "lake_schema.read"):
         return before_next_shape(DeltaLog(work.objects, lake_key(table.name)), table.app_id, latest)
+
+
+def shown_shape(work: TableWork, table: LakeTable, lake_version: int) -> Shape:
+    """Returns the source's columns that the lake table has at this version: it may lack a column just registered."""
+    with step(work.on_step, "lake_schema.read"):
+        return shape_at(DeltaLog(work.objects, lake_key(table.name)), lake_version)
+
+
+def is_in(shape: Shape, column: Column) -> bool:
+    """Returns whether the lake has this column, with the same number and the same name."""
+    own = shape.find(column)
+    return own is not None and not own.dropped and own.name == column.name

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Event
 
@@ -22,7 +22,7 @@ from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.records import Boundary
-from cdc_pipeline.operations.held_cuts import HeldCuts, begun_history, shown_version
+from cdc_pipeline.operations.held_cuts import HeldCuts, begun_history, is_in, shown_shape, shown_version
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.operations.source_copies import RowId, SourceCopies, SourceCopy, ids_of
 from cdc_pipeline.operations.source_setup.registered import known_table
@@ -138,7 +138,7 @@ class Repair:
             may_be_decided = True
 
         try:
-            lake_table = self.work.lake_table(table)
+            lake_table = self._shown_table(table, version)
             found, copy = self._found(lake_table, held, version)
             rows = _events(found, lake_table.schema, held.version, held.time)
             if found.num_rows:
@@ -164,6 +164,13 @@ class Repair:
             rows_withheld=copy.rows_withheld,
             why_withheld="; ".join(copy.why_withheld) or None,
         )
+
+    def _shown_table(self, table: TableName, version: int) -> LakeTable:
+        """Returns the table with the registered columns that the lake has: events after the position may add others."""
+        registered = self.work.lake_table(table)
+        shape = shown_shape(self.work, registered, version)
+        columns = tuple(column for column in registered.schema.columns if is_in(shape, column))
+        return replace(registered, schema=replace(registered.schema, columns=columns))
 
     def _found(self, table: LakeTable, held: HeldPosition, version: int) -> tuple[pa.Table, SourceCopy]:
         """Returns the rows that differ, without the withheld ones, and the copy that was compared.

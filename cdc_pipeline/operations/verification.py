@@ -8,22 +8,18 @@ from threading import Event
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError, LeaseBusy
-from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.protocol import LakeTable
-from cdc_pipeline.lake.schema_change import shape_at
 from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.ledger.records import Boundary
-from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, begun_history, shown_version
+from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, begun_history, is_in, shown_shape, shown_version
 from cdc_pipeline.operations.source_copies import SourceCopies
 from cdc_pipeline.operations.source_setup.registered import known_table
 from cdc_pipeline.operations.table_errors import result_or_error
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.protocol import Source
-from cdc_pipeline.steps import step
 
 _NOT_COMPARED = "table not compared"
 
@@ -152,8 +148,7 @@ class Verification:
         `as_of`: the version of the source that a history is compared for; None: what it has now.
         """
         registered = self.work.lake_table(table)
-        with step(self.work.on_step, "lake_schema.read"):
-            shape = shape_at(DeltaLog(self.work.objects, lake_key(table)), version)
+        shape = shown_shape(self.work, registered, version)
         with database.copy_at(held.exported) as source:
             row = self.work.store.tables.table(table)
             columns = tuple(
@@ -166,7 +161,7 @@ class Verification:
                     f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml"
                 )
             known = self.work.store.tables.known_columns(row.table_id)
-            common = tuple(column for column in columns if _is_in(shape, column))
+            common = tuple(column for column in columns if is_in(shape, column))
             names = {column.name for column in common}
             verdict = Verified(
                 table=table,
@@ -196,12 +191,6 @@ class Verification:
 
 def _not_compared(table: TableName, held: HeldPosition, problem: str) -> Verified:
     return Verified(table=table, position=held.shown, time=held.time, problem=problem)
-
-
-def _is_in(shape: Shape, column: Column) -> bool:
-    """Returns whether the lake has this column, with the same number and the same name."""
-    own = shape.find(column)
-    return own is not None and not own.dropped and own.name == column.name
 
 
 def _extra(registered: LakeTable, shape: Shape, in_source: set[str], known: Sequence[Column]) -> tuple[str, ...]:

@@ -112,4 +112,11 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
         0,
         ("!save", "!snapshot orders", '[["insert", "orders", {"id": "77"}]]', "!restore"),
     ),
+    ("postgres", "a column that was registered while a table was repaired as of a position before it"): (
+        82057,
+        (
+            'ALTER TABLE orders ADD "c d" bool NOT NULL DEFAULT false',
+            "!repair orders meanwhile 55 INSERT INTO customers (id, note) VALUES (66, 't22')",
+        ),
+    ),
 }

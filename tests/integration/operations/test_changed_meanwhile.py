@@ -127,3 +127,21 @@ def test_a_repair_writes_nothing_of_a_column_that_got_the_name_of_another(world:
         (verdict,) = pipeline.verification().verify([things])
     assert verdict.comparison is not None
     assert [each.kind for each in verdict.comparison.differences] == ["missing"]
+
+
+def test_a_repair_leaves_a_column_alone_that_is_registered_after_its_position(world: World) -> None:
+    things = without_a_row(world)
+    left = ["ALTER TABLE things ADD COLUMN more int DEFAULT 7", "UPDATE things SET more = 8 WHERE id = 2"]
+
+    def on_step(name: str, moment: Moment) -> None:
+        if (name, moment) == ("table.repair", Moment.ACKNOWLEDGED) and left:
+            run_sql(world.source_url, left.pop(0), left.pop())
+            with world.process() as other:
+                consume(other)
+
+    with world.process(on_step) as pipeline:
+        repaired = pipeline.repair().run(things)
+    assert (repaired.rows_written, repaired.rows_removed) == (1, 0)
+    with world.process() as pipeline:
+        (verdict,) = pipeline.verification().verify([things])
+    assert verdict.is_equal
