@@ -63,7 +63,7 @@ _REMEDIES = {
     **dict.fromkeys(_LOCKED, "have an administrator unlock the account, or give it a new password"),
     **dict.fromkeys(READ_ONLY, "wait until the server takes writes, or name the one that does in source.url"),
     2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
-    **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator run what cdc setup-source --print-sql prints"),
+    **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator grant the rights that docs/how-to/mysql.md lists"),
 }
 
 

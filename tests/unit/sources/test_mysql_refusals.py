@@ -8,6 +8,7 @@ from cdc_pipeline.sources.mysql.session import answering
 
 NOT_SENT = 1236
 TOO_MANY_OF_A_USER, LIMIT_OF_A_USER = 1203, 1226
+NO_RIGHT = (1044, 1142, 1143, 1227, 1370)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,10 @@ def test_a_log_that_is_there_and_not_sent_is_no_gap(words: str) -> None:
 def test_a_limit_of_the_user_passes_as_that_of_the_server_does(code: int) -> None:
     with pytest.raises(SourceAway, match="raise the limits of this user"), answering():
         raise OperationalError(code, "User cdc already has more than 'max_user_connections' active connections")
+
+
+@pytest.mark.parametrize("code", NO_RIGHT)
+def test_a_missing_right_names_the_page_that_lists_the_rights(code: int) -> None:
+    with pytest.raises(SourceError, match=r"grant the rights that docs/how-to/mysql\.md lists") as refused, answering():
+        raise OperationalError(code, "the command is denied to user 'cdc'@'%'")
+    assert "--print-sql" not in str(refused.value), "with MySQL it prints no GRANT"
