@@ -27,7 +27,14 @@ _CHANGED_LATER = """
 ## Which settings can change later
 
 Change `pipeline.yml`, then restart the consumers; resident workers and Airflow read the file again by themselves.
-The table names the settings on which a running process, or something that was registered or written, depends. The
+
+| consumer | how it is restarted |
+|---|---|
+| of `cdc up` | `cdc down`, then `cdc up`, which does not read a changed file while the processes run |
+| in a container | [write the compose file again, and recreate the containers](../how-to/containers.md#change-it) |
+| `cdc consume` of your own | end it by SIGTERM or Ctrl-C, then start it again |
+
+The next table names the settings on which a running process, or something that was registered or written, depends. The
 places that a pipeline reads and writes (`lake`, `source.url`, `topic`, `path`) change only if their content is moved as
 a whole. All other settings can change at any time.
 
@@ -44,7 +51,8 @@ a whole. All other settings can change at any time.
 | `slot`, `publication` | only with `cdc setup-source --begin-again` and a new snapshot of every table. Drop the old\
  slot by `pg_drop_replication_slot`, or the source keeps its log for it until its disk is full |
 | `transactions` of Kafka | while all consumers are stopped |
-| `driver` | then `cdc down` and `cdc up` |
+| `driver`, `worker.runs`, `object_store`, and the places `lake`, `metadata_store`, `spark` and `source.url` | then\
+ `cdc down` and `cdc up`: processes were started for the old value |
 | `stream_partitions` | never: the hash that divides the events depends on it |
 | `ordered`, `sequence_by`, `order_by`, `format` of files | never: versions in two orders are not comparable |
 """
