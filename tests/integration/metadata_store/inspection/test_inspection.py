@@ -10,6 +10,7 @@ from sqlalchemy.exc import ProgrammingError
 from cdc_pipeline.errors import RegistryError, StoreAway, UsageError
 from cdc_pipeline.metadata_store.inspection.queries import query_names
 from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, sql, view_names
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.record import Column, TableSchema, encode_position
 from tests.support.doc_pages import blocks, text_of
 from tests.support.metadata_store import Shop, count_waiting, new_table, opened_shop
@@ -43,6 +44,18 @@ def test_every_query_of_the_pages_runs_as_the_read_only_role(shop: Shop) -> None
     assert len(BLOCKS) >= len(view_names())
     for block in BLOCKS:
         ask_as_reader(shop, block)
+
+
+def test_the_alert_on_failed_snapshots_ends_when_the_table_gets_another_one(shop: Shop) -> None:
+    (alert,) = (block for block in blocks("docs/reference/metrics.md", "sql") if "v_snapshot_progress" in block)
+    found = [ask_as_reader(shop, alert)]
+    for snapshot_id in ("second", "third"):
+        shop.store.snapshots.create_snapshot(shop.new_snapshot(3, snapshot_id=snapshot_id))
+        found.append(ask_as_reader(shop, alert))
+        shop.store.snapshots.set_snapshot_state(snapshot_id, SnapshotState.FAILED, error=f"the {snapshot_id} failed")
+        found.append(ask_as_reader(shop, alert))
+    second, third = ([("shop", "shop.public.orders", f"the {name} failed")] for name in ("second", "third"))
+    assert found == [[], [], second, [], third]
 
 
 def test_the_page_describes_every_view_and_every_named_query() -> None:
