@@ -116,6 +116,15 @@ def test_a_removed_pipeline_leaves_nothing_but_its_lake_and_with_the_lake_nothin
     assert in_lake(world, "orders") == in_source(world, "orders")
 
 
+def test_a_pipeline_leaves_nothing_once_the_lake_of_a_table_removed_before_is_removed_too(world: World) -> None:
+    """The steps of docs/how-to/remove.md: first the lake of that table, then the pipeline."""
+    remove_orders(world)
+    remove_orders(world, with_lake=True)
+    with without_orders(world).process() as pipeline:
+        pipeline.removal().remove_pipeline(with_lake=True)
+    assert files_of(world) == []
+
+
 def test_a_removal_that_was_killed_anywhere_is_ended_by_the_next(world: World) -> None:
     def killed_at(number: int) -> Callable[[str, Moment], None]:
         seen = 0
