@@ -24,13 +24,14 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
 from cdc_pipeline.sources.debezium.partition import PartitionLines
 from cdc_pipeline.sources.debezium.rows import LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.files.debezium_folders import DebeziumFolders, debezium_order
 from cdc_pipeline.sources.files.partition_files import PartitionFiles
+from cdc_pipeline.sources.files.source import FileSource
 from cdc_pipeline.sources.files.stream import DebeziumStream
-from cdc_pipeline.sources.known import PartitionProgress
+from cdc_pipeline.sources.known import KnownTable, PartitionProgress
 from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.steps import no_step
 from tests.support.decoding import KeptText
@@ -139,16 +140,17 @@ class OddLines:
 
     def replay(self, unfit: Sequence[tuple[TableName, UnfitEvent]]) -> None:
         """A line in quarantine is read again in the same way."""
+        source = FileSource(
+            stream="shop",
+            kind=self._source.kind,
+            order=debezium_order(self._source),
+            tables=self._tables,
+            transport=DebeziumFolders(folder=self._folder, on_step=no_step),
+        )
         for table, event in unfit:
-            decoder = LineDecoder(
-                table=table,
-                horizon="",
-                settings=next(listed for listed in self._tables if listed.table == table),
-                sequence_by=self._source.sequence_by,
-                tables=DebeziumTables(self._tables, {}),
-                stream_partitions=[0],
-            )
-            (decoded,) = decoder.decode([KeptText(quarantine_id=1, event=event)])
+            known = KnownTable(name=table, source_id=0, key=(), published_as="")
+            kept = KeptText(quarantine_id=1, event=event)
+            (decoded,) = source.decode_quarantined(known, [kept], columns=(), stream_partitions=[0])
             assert [*decoded.fitting, *decoded.refused] == [1]
 
 

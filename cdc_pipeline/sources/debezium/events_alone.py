@@ -1,22 +1,32 @@
 """What all sources of Debezium's events without a database of their own have in common."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Never
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from cdc_pipeline.errors import SettingsError, UsageError
-from cdc_pipeline.record import Column, TableName
+from cdc_pipeline.record import OPERATION, VERSION, Column, Operation, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
+from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
-from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
-from cdc_pipeline.sources.debezium.partition import Content, SourceLine, debezium_content
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine, debezium_content
+from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.written_position import START, position_in_order
+from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, KnownTable, NewBeginning
-from cdc_pipeline.sources.protocol import TableCopy
+from cdc_pipeline.sources.protocol import TableCopy, TableEvents
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
+from cdc_pipeline.time_slice import EPOCH
+
+_MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,20 +112,7 @@ class EventsAlone:
         lines = [event for event in events if event.snapshot_id is None]
         rows = [event for event in events if event.snapshot_id is not None]
         decoded = [] if table.schema is None else decode_texts(rows, table.schema, columns)
-        decoder = LineDecoder(
-            table=table.name,
-            horizon=table.horizon,
-            settings=next(listed for listed in self.tables if listed.table == table.name),
-            sequence_by=self.sequence_by,
-            tables=DebeziumTables(
-                self.tables,
-                {} if table.schema is None else {table.name: table.schema},
-                columns={table.name: columns},
-            ),
-            stream_partitions=stream_partitions,
-            decode_line=self.decode,
-        )
-        return [*decoded, *decoder.decode(lines)]
+        return [*decoded, *_decode_lines(self, table, lines, columns, stream_partitions)]
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
         """Removes nothing: the events do not belong to the pipeline."""
@@ -130,3 +127,70 @@ class EventsAlone:
             f" {START}; then run cdc consume and cdc apply. To compare them, name the database behind the events:"
             " cdc verify --against URL",
         )
+
+
+def _decode_lines(
+    source: EventsAlone,
+    table: KnownTable,
+    entries: Iterable[QuarantinedText],
+    columns: Sequence[Column],
+    stream_partitions: Collection[int],
+) -> list[DecodedEvents]:
+    """Decodes each line. An event keeps the version that it had when it was quarantined."""
+    settings = next(listed for listed in source.tables if listed.table == table.name)
+    schemas = {} if table.schema is None else {table.name: table.schema}
+    tables, watch = DebeziumTables(source.tables, schemas, columns={table.name: columns}), ConnectorWatch()
+    parts: dict[TableSchema, DecodedEvents] = {}
+    for entry in entries:
+        decoder = DebeziumDecoder(
+            tables=tables,
+            sequence_by=source.sequence_by,
+            last_position={number: {} for number in stream_partitions},
+            watch=watch,
+        )
+        raw = _raw_line(entry)
+        decoder.add(entry.stream_partition, [Line(raw=raw, content=source.decode(raw))], 0)
+        schema, rows, why = _found_rows(decoder.take(entry.stream_partition), settings)
+        rows = _with_version(rows, entry.version)
+        if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < table.horizon:
+            why = f"it is too late: older than {table.horizon}, below which tombstones may be gone"
+        part = parts.setdefault(schema, DecodedEvents(schema=schema, rows=rows.slice(0, 0)))
+        if why:
+            part.refused[entry.quarantine_id] = why
+        else:
+            part.rows = pa.concat_tables([part.rows, rows])
+            part.fitting.append(entry.quarantine_id)
+    return list(parts.values())
+
+
+def _raw_line(entry: QuarantinedText) -> RawLine:
+    """Returns the line with its quarantining's time, and without its place in the file: the whole file is this line."""
+    number = int(entry.payload[LINE_NUMBER] or 0)
+    return RawLine(
+        place=number,
+        file=entry.payload[FILE] or "",
+        number=number,
+        text=line_in(entry.payload),
+        written=int((entry.created_at - EPOCH).total_seconds() * _MICROSECONDS),
+    )
+
+
+def _found_rows(found: Sequence[TableEvents], settings: TableSettings) -> tuple[TableSchema, pa.Table, str]:
+    """Returns a line's schema and rows, and why they cannot be applied ("" if they can)."""
+    nothing = TableSchema(columns=(), key=())
+    if not found:
+        return nothing, event_schema(nothing).empty_table(), "it is no event of a listed table"
+    (events,) = found
+    why = next((unfit.reason for unfit in events.unfit), "")
+    if not why and events.table != settings.table:
+        why = f"it is an event of {events.table}"
+    if not why and settings.truncate == "ignore" and Operation.TRUNCATE in events.rows[OPERATION].to_pylist():
+        why = "pipeline.yml ignores truncates of the table: drop it"
+    return events.schema, events.rows, why
+
+
+def _with_version(rows: pa.Table, version: str) -> pa.Table:
+    if not version:
+        return rows
+    column = rows.schema.get_field_index(VERSION)
+    return rows.set_column(column, rows.schema.field(VERSION), pa.array([version] * rows.num_rows, pa.string()))

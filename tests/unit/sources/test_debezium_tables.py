@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
-from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.debezium.events_alone import EventsAlone
+from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import UnfitEvent
 from tests.support.decoding import ORDERS, Decoding, KeptText, orders, postgres
 
@@ -68,15 +68,10 @@ def test_a_quarantined_tombstone_can_be_replayed() -> None:
     record = Decoding(table, upserts={ORDERS}).record(None, key=key(2))
     line = {"_cdc_line": record.text.decode(), "_cdc_file": "f", "_cdc_line_number": "1"}
     event = UnfitEvent(stream_partition=0, version="", commit_position=0, column="", payload=line, reason="")
-    decoder = LineDecoder(
-        table=ORDERS,
-        horizon="",
-        settings=table,
-        sequence_by=(),
-        tables=DebeziumTables((table,), {ORDERS: REGISTERED}),
-        stream_partitions=[0],
-    )
-    (decoded,) = decoder.decode([KeptText(quarantine_id=7, event=event)])
+    known = KnownTable(name=ORDERS, source_id=0, key=("id", "at"), published_as="", schema=REGISTERED)
+    source = EventsAlone(stream="shop", kind="debezium_files", tables=(table,))
+    kept = KeptText(quarantine_id=7, event=event)
+    (decoded,) = source.decode_quarantined(known, [kept], columns=(), stream_partitions=[0])
     assert (decoded.rows["id"].to_pylist(), decoded.fitting, decoded.refused) == ([2], [7], {})
 
 
