@@ -1,7 +1,6 @@
 """What all sources of Debezium's events without a database of their own have in common."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Never
 
@@ -12,7 +11,7 @@ from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.record import OPERATION, VERSION, Column, Operation, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
+from cdc_pipeline.sources.copied_rows import WrittenPosition
 from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
@@ -21,8 +20,8 @@ from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.written_position import START, position_in_order
 from cdc_pipeline.sources.files.partition_files import RawLine
-from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, KnownTable, NewBeginning
-from cdc_pipeline.sources.protocol import TableCopy, TableEvents
+from cdc_pipeline.sources.known import KnownStream, KnownTable
+from cdc_pipeline.sources.protocol import Source, TableEvents
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
 from cdc_pipeline.time_slice import EPOCH
 
@@ -30,7 +29,7 @@ _MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventsAlone:
+class EventsAlone(Source):
     """The part of `Source` that needs no stream: there is no server that could copy or list tables.
 
     `stream`: the pipeline's name. `kind`: the kind of source. `tables`: those of pipeline.yml.
@@ -63,42 +62,9 @@ class EventsAlone:
             remedy="list them under tables in pipeline.yml",
         )
 
-    def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
-        """Returns nothing: the program that writes the events creates what they are in."""
-        del known
-        return ()
-
-    def begin_again(self, registered: str, channel: str) -> NewBeginning:
-        del registered, channel
-        self._is_no_database()
-
     def position_of(self, text: str) -> WrittenPosition:
         """Reads the values of the fields that order events; `start` is before every event."""
         return position_in_order(text, self.sequence_by)
-
-    def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:
-        del purpose, name
-        self._is_no_database()
-
-    def is_held(self, purpose: str, *, name: str) -> bool:
-        del purpose, name
-        return False
-
-    def send_marker(self, text: str) -> bool:
-        del text
-        self._is_no_database()
-
-    def copy_at(self, exported: str) -> AbstractContextManager[TableCopy]:
-        del exported
-        self._is_no_database()
-
-    def check_copied(self, table: FoundTable, parts: int) -> None:
-        del table, parts
-        self._is_no_database()
-
-    def kept_log(self) -> KeptLog | None:
-        """Returns None: the pipeline does not decide how long the events are kept."""
-        return None
 
     def decode_quarantined(
         self,
@@ -114,12 +80,7 @@ class EventsAlone:
         decoded = [] if table.schema is None else decode_texts(rows, table.schema, columns)
         return [*decoded, *_decode_lines(self, table, lines, columns, stream_partitions)]
 
-    def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
-        """Removes nothing: the events do not belong to the pipeline."""
-        del tables, whole
-        return ()
-
-    def _is_no_database(self) -> Never:
+    def _is_no_database(self, *_: object, **__: object) -> Never:
         raise UsageError(
             f"the source of {self.stream} is of the kind {self.kind}",
             expected="PostgreSQL, MariaDB or MySQL, to take a snapshot of it or to compare the lake with it",
@@ -127,6 +88,8 @@ class EventsAlone:
             f" {START}; then run cdc consume and cdc apply. To compare them, name the database behind the events:"
             " cdc verify --against URL",
         )
+
+    begin_again = hold_position = send_marker = copy_at = check_copied = _is_no_database
 
 
 def _decode_lines(

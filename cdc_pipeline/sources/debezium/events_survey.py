@@ -20,10 +20,8 @@ class EventsSurvey:
     """The part of `SourceSurvey` that needs no stream. `listed`: the tables of pipeline.yml."""
 
     listed: tuple[TableSettings, ...]
-
-    @property
-    def is_successor(self) -> bool:
-        return False
+    is_successor = False
+    mendable = statements = ()
 
     @property
     def first_offset(self) -> str:
@@ -31,17 +29,8 @@ class EventsSurvey:
         return encode_position(0)
 
     @property
-    def mendable(self) -> Collection[TableName]:
-        """No table: the source cannot copy one."""
-        return ()
-
-    @property
     def resting(self) -> Mapping[int, SourceError]:
         return {}
-
-    @property
-    def statements(self) -> tuple[str, ...]:
-        return ()
 
     def check_ready(self) -> None:
         """Raises nothing: the survey finds only what can be read."""
