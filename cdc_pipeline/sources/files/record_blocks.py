@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,24 +34,6 @@ class RecordColumns:
 
     rows: npt.NDArray[np.int64]
     columns: Mapping[str, Column]
-
-
-class RecordBlock(Protocol):
-    """Consecutive records of one file."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-
-    def slice(self, start: int, rows: int) -> "RecordBlock":
-        """Returns `rows` records from `start` on, fewer at the end of the block."""
-
-    def line(self, row: int) -> bytes:
-        """Returns one record as one line of JSON."""
-
-    def columns(self) -> Iterator[RecordColumns]:
-        """Returns the columns of records that are alike. Leaves out what cannot be read, and what few records have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +124,13 @@ class ObjectBlock:
 
     def columns(self) -> Iterator[RecordColumns]:
         return _alike(self.records, as_json)
+
+
+RecordBlock = BatchBlock | LineBlock | ObjectBlock
+"""Consecutive records of one file.
+
+`columns` returns the columns of records that are alike, without what cannot be read, and what few records have.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

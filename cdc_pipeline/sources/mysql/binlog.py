@@ -31,9 +31,8 @@ from pymysqlreplication.table import Table
 
 from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.sources.mysql.dialect import Dialect
-from cdc_pipeline.sources.mysql.gtid_set import GtidSet
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, LogPlace
 from cdc_pipeline.sources.mysql.log_connection import ANNOUNCING, SILENCE_SECONDS, LogConnections
-from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.logged_statements import content_of
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering
 from cdc_pipeline.sources.mysql.tagged_gtids import TaggedGtid, tagged_gtid

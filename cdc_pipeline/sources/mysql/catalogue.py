@@ -14,7 +14,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.mysql.altered_tables import cascading_key
 from cdc_pipeline.sources.mysql.dialect import Dialect, dialect_of
-from cdc_pipeline.sources.mysql.log_place import LogPlace
+from cdc_pipeline.sources.mysql.gtid_set import LogPlace
 from cdc_pipeline.sources.mysql.session import quoted, rows
 from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 from cdc_pipeline.types import text_of

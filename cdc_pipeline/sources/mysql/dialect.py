@@ -8,8 +8,7 @@ from uuid import uuid4
 
 from cdc_pipeline.errors import SourceGap
 from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid
-from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
-from cdc_pipeline.sources.mysql.log_place import LogPlace
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, LogPlace, parse_gtid_set
 from cdc_pipeline.sources.mysql.session import text_of
 from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mariadb, begin_on_mysql
 

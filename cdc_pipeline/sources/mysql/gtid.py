@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cdc_pipeline.errors import SourceChanged, SourceError
-from cdc_pipeline.sources.mysql.log_place import LogRun, LogTransaction
+from cdc_pipeline.sources.mysql.log_runs import LogRun, LogTransaction
 from cdc_pipeline.sources.mysql.logged_statements import content_of
 
 _PARTS = 3
@@ -38,13 +38,19 @@ class Gtid:
 
     @property
     def end(self) -> int:
+        """The position behind everything that is before the place."""
         return self.sequence + 1
 
     @property
     def last(self) -> LogTransaction:
+        """The last transaction before the place."""
         return LogTransaction(origin=self._origin, number=self.sequence, position=self.sequence)
 
     def next(self, event: Any, last: LogTransaction) -> LogTransaction:
+        """Returns the transaction that an event with its id begins, behind `last`.
+
+        Raises SourceChanged for one that cannot come there.
+        """
         found = Gtid(domain=event.domain_id, server=event.server_id, sequence=event.gtid_seq_no)
         if found.domain != self.domain or found.sequence <= last.number:
             raise SourceChanged(
@@ -55,6 +61,7 @@ class Gtid:
         return found.last
 
     def is_alone(self, event: Any) -> bool:
+        """Returns whether an event with an id begins a statement that is a transaction of its own."""
         return bool(event.flags & _STANDALONE) and not event.flags & _PREPARED_XA
 
     def is_unfinished(self, event: Any) -> bool:
@@ -66,9 +73,11 @@ class Gtid:
         return bool(int.from_bytes(content[place : place + 1]) & (_STARTS_ALTER | _ROLLS_ALTER_BACK))
 
     def passed(self, run: LogRun) -> "Gtid":
+        """Returns the place behind these transactions, which come next."""
         return parse_gtid(f"{run.first.origin}-{run.last_number}")
 
     def before(self, transaction: LogTransaction) -> "Gtid":
+        """Returns a place from which the server sends this transaction first. It is one before the place."""
         return replace(self, sequence=transaction.number - 1)
 
     def at(self, position: int) -> "Gtid":

@@ -5,13 +5,15 @@ docs/reference/sources/mysql.md (positions of MySQL) says why that count is an o
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.sources.mysql.log_place import LogRun, LogTransaction
+from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.log_runs import LogRun, LogTransaction
 
 Interval = tuple[int, int]
 """Numbers from the first to before the second."""
@@ -37,6 +39,7 @@ class GtidSet:
 
     @property
     def end(self) -> int:
+        """The position behind everything that is before the place."""
         return 1 + sum(end - first for found in self.intervals.values() for first, end in found)
 
     @property
@@ -48,9 +51,10 @@ class GtidSet:
         uuid, _, number = event.gtid.rpartition(":")
         return LogTransaction(origin=uuid, number=int(number), position=last.end)
 
-    def is_alone(self, event: Any) -> None:
+    def is_alone(self, event: Any) -> bool | None:
         """Returns None: the first statement behind the event shows it."""
         del event
+        return None
 
     def is_unfinished(self, event: Any) -> bool:
         """Returns False: MySQL logs what is done."""
@@ -94,6 +98,43 @@ class GtidSet:
         """Returns whether both have the same UUIDs, each from the same first number on."""
         firsts = [{uuid: found[0][0] for uuid, found in each.intervals.items()} for each in (self, other)]
         return firsts[0] == firsts[1]
+
+
+LogPlace = Gtid | GtidSet
+"""A place in the log, between two transactions. Its text is how it is registered, "" for the log's beginning."""
+
+
+class LogHistory:
+    """Knows the place of each position among the transactions that were read. Positions must not fall.
+
+    It holds one entry per run, so memory does not grow with the number of transactions.
+    """
+
+    def __init__(self, start: LogPlace) -> None:
+        self._place = start
+        self._runs: deque[LogRun] = deque()
+
+    def add(self, transaction: LogTransaction) -> None:
+        if self._runs and self._runs[-1].takes(transaction):
+            self._runs[-1].end = transaction.end
+        else:
+            self._runs.append(LogRun(first=transaction, end=transaction.end))
+
+    def end(self) -> LogPlace:
+        """Returns the place behind everything that was added."""
+        place = self._place
+        for run in self._runs:
+            place = place.passed(run)
+        return place
+
+    def place_at(self, position: int) -> LogPlace:
+        while self._runs and self._runs[0].first.position < position:
+            run = self._runs.popleft()
+            if run.end > position:
+                run, rest = run.divided(position)
+                self._runs.appendleft(rest)
+            self._place = self._place.passed(run)
+        return self._place
 
 
 def parse_gtid_set(text: str) -> GtidSet:

@@ -13,7 +13,8 @@ from typing import Any
 from pymysqlreplication.event import GtidEvent, MariadbGtidEvent
 
 from cdc_pipeline.errors import SourceGap
-from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
+from cdc_pipeline.sources.mysql.gtid_set import LogPlace
+from cdc_pipeline.sources.mysql.log_runs import LogTransaction
 from cdc_pipeline.sources.mysql.tagged_gtids import TaggedGtid
 
 _MICROSECONDS = 1_000_000

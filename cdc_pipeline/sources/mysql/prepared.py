@@ -13,7 +13,7 @@ from typing import Any
 from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, XAPrepareEvent
 from pymysqlreplication.row_event import TableMapEvent
 
-from cdc_pipeline.sources.mysql.log_place import LogTransaction
+from cdc_pipeline.sources.mysql.log_runs import LogTransaction
 from cdc_pipeline.sources.mysql.tagged_gtids import TaggedGtid
 
 Tables = Collection[tuple[str, str]]

@@ -14,8 +14,7 @@ from pymysql.err import MySQLError
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.sources.mysql.gtid import last_gtid
-from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
-from cdc_pipeline.sources.mysql.log_place import LogPlace
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, LogPlace, parse_gtid_set
 from cdc_pipeline.sources.mysql.session import rows, text_of
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.mysql.binlog import BinlogReader
 from cdc_pipeline.sources.mysql.catalogue import read_shapes
+from cdc_pipeline.sources.mysql.gtid_set import LogHistory, LogPlace
 from cdc_pipeline.sources.mysql.log_mark import LogMarks, next_begun
-from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace, LogTransaction
+from cdc_pipeline.sources.mysql.log_runs import LogTransaction
 from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
 from cdc_pipeline.sources.mysql.session import answering, connect, rows
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, PlannedMysqlTable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
-from cdc_pipeline.sources.mysql.log_place import LogPlace
+from cdc_pipeline.sources.mysql.gtid_set import LogPlace
 from cdc_pipeline.sources.mysql.server_checks import warn_of_left_out, warn_of_lost_end, warn_of_partial_images
 from cdc_pipeline.sources.mysql.session import session
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan

@@ -29,7 +29,8 @@ from cdc_pipeline.errors import DecodeError, TableStale
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.mysql.binlog import decoded_rows, row_octets
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
-from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
+from cdc_pipeline.sources.mysql.gtid_set import LogPlace
+from cdc_pipeline.sources.mysql.log_runs import LogTransaction
 from cdc_pipeline.sources.mysql.logged_statements import LoggedStatement, statement_of
 from cdc_pipeline.sources.mysql.prepared import LookBack, PreparedTransactions, Tables, completed_by, xid_of
 from cdc_pipeline.sources.mysql.row_image import RowImage

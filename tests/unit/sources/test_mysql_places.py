@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.mysql.gtid import parse_gtid
-from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, LogHistory, parse_gtid_set
 from cdc_pipeline.sources.mysql.log_mark import LogMarks
-from cdc_pipeline.sources.mysql.log_place import LogHistory, LogTransaction
+from cdc_pipeline.sources.mysql.log_runs import LogTransaction
 
 UUIDS = [f"{digit * 8}-0000-0000-0000-000000000000" for digit in "abc"]
 A, B, C = UUIDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc_pipeline.sources.mysql.log_place import LogTransaction
+from cdc_pipeline.sources.mysql.log_runs import LogTransaction
 from cdc_pipeline.sources.mysql.prepared import Completed, PreparedTransactions, Tables, completed_by
 
 ORDERS, OTHER = ("shop", "orders"), ("shop", "other")
