@@ -1,6 +1,6 @@
 """Opens the stream of shards at their registered places."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,7 @@ from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 
 if TYPE_CHECKING:
     from cdc_pipeline.sources.kinesis.source import ShardSource
+    from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 
 STREAM = "stream"
 """Key in `last_position`, beside the names of tables: the identity of the shard's stream."""
@@ -41,31 +42,18 @@ class ReadShard:
     awaits: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherShards:
-    """What a consumer has to know of shards that it does not read. `shown`: the names of all shards of the streams.
-
-    `parents`: registered state of the parents that are not in the consumer's share. `hidden`: the names of streams that
-    were read and are not shown. `alone`: the whole stream has one partition. `are_ended`: returns whether one of these
-    stream partitions was read to its end by now.
-    """
-
-    shown: frozenset[str]
-    parents: Mapping[int, PartitionProgress]
-    hidden: frozenset[str]
-    alone: bool
-    are_ended: Callable[[frozenset[int]], bool]
-
-
 def open_shards(
-    source: "ShardSource", client: ShardClient, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards
+    survey: "ShardSurvey", client: ShardClient, shards: Mapping[int, ReadShard], start: StreamStart
 ) -> ShardsStream:
     """Returns the stream of all stream partitions of `start`. One that is not in `shards` stays at its offset.
 
     So does a shard whose parents other consumers still read, until one of them was read to its end.
     """
-    decoder = _decoder(source, shards, start, others)
-    lines = _lines(source, client, shards, {**others.parents, **start.progress}, decoder)
+    parents = {parent for shard in shards.values() for parent in shard.parents} - start.progress.keys()
+    of_parents = {number: place for number, place in survey.progress.items() if number in parents and place.offset}
+    known = {**of_parents, **start.progress}
+    decoder = _decoder(survey, shards, start, known)
+    lines = _lines(survey.source, client, shards, known, decoder)
     inner = DebeziumStream(
         partitions=lines,
         progress={number: _named(place, shards.get(number)) for number, place in start.progress.items()},
@@ -77,12 +65,12 @@ def open_shards(
     awaited = frozenset().union(*(shard.awaits for shard in shards.values()))
     return ShardsStream(
         client=client,
-        streams=sorted({*others.hidden, *(shard.stream.name for shard in shards.values())}),
+        streams=sorted({*survey.hidden_streams, *(shard.stream.name for shard in shards.values())}),
         lines=lines,
-        shown=others.shown,
+        shown=frozenset(shard_name(name, shard) for name, each in survey.streams.items() for shard in each.shards),
         awaits=bool(awaited),
-        is_to_open=lambda: bool(awaited) and others.are_ended(awaited),
-        look_every=source.look_every,
+        is_to_open=lambda: bool(awaited and awaited & survey.ended(survey.known.progress(awaited))),
+        look_every=survey.source.look_every,
         inner=inner,
     )
 
@@ -114,15 +102,18 @@ def _lines(
 
 
 def _decoder(
-    source: "ShardSource", shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards
+    survey: "ShardSurvey",
+    shards: Mapping[int, ReadShard],
+    start: StreamStart,
+    known: Mapping[int, PartitionProgress],
 ) -> DebeziumDecoder:
     first = {number: shard.tables[0] for number, shard in shards.items()}
     return DebeziumDecoder(
-        tables=DebeziumTables(source.tables, start.schemas, first, columns=start.columns),
+        tables=DebeziumTables(survey.listed, start.schemas, first, columns=start.columns),
         sequence_by=(),
-        last_position=table_states({**others.parents, **start.progress}, OWN_KEYS),
+        last_position=table_states(known, OWN_KEYS),
         horizons=start.horizons,
-        alone=others.alone,
+        alone=len(survey.stream_partitions) == 1,
     )
 
 

@@ -11,7 +11,7 @@ from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
 from cdc_pipeline.sources.kinesis.kept import SurveyedShard, reached
-from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, open_shards
+from cdc_pipeline.sources.kinesis.opening import STREAM, ReadShard, open_shards
 from cdc_pipeline.sources.kinesis.shards import ShardStream, place_of, shard_name, shards_by_stream
 from cdc_pipeline.sources.kinesis.stream import ShardsStream
 from cdc_pipeline.sources.known import (
@@ -110,11 +110,15 @@ class ShardSurvey(EventsSurvey):
         """Opens a client at the registered places. Streams of which no table is read stay where they are."""
         client = self.source.connect()
         try:
-            shards = self._read_shards(start)
-            return open_shards(self.source, client, shards, start, self._others(start, shards))
+            return open_shards(self, client, self._read_shards(start), start)
         except BaseException:
             client.close()
             raise
+
+    @property
+    def hidden_streams(self) -> set[str]:
+        """The names of the streams of tables that are not shown."""
+        return {self.stream_of[table] for table in self._hidden}
 
     @cached_property
     def _hidden(self) -> dict[TableName, SourceError]:
@@ -135,17 +139,7 @@ class ShardSurvey(EventsSurvey):
     def _is_live(self, name: TableName) -> bool:
         return name not in self.stale and name not in self.refused
 
-    def _others(self, start: StreamStart, shards: Mapping[int, ReadShard]) -> OtherShards:
-        parents = {parent for shard in shards.values() for parent in shard.parents} - start.progress.keys()
-        return OtherShards(
-            shown=frozenset(shard_name(name, shard) for name, each in self.streams.items() for shard in each.shards),
-            parents={number: place for number, place in self.progress.items() if number in parents and place.offset},
-            hidden=frozenset(self.stream_of[table] for table in self._hidden),
-            alone=len(self.stream_partitions) == 1,
-            are_ended=lambda numbers: not numbers.isdisjoint(self._ended(self.known.progress(numbers))),
-        )
-
-    def _ended(self, progress: Mapping[int, PartitionProgress]) -> set[int]:
+    def ended(self, progress: Mapping[int, PartitionProgress]) -> set[int]:
         """Returns those of `progress` that were read to their ends, and those of which nothing is kept any more."""
         shards = {
             shard_name(name, each): shard for name, of in self.streams.items() for each, shard in of.shards.items()
@@ -160,7 +154,7 @@ class ShardSurvey(EventsSurvey):
 
     def _read_shards(self, start: StreamStart) -> dict[int, ReadShard]:
         numbers = {name: number for number, name in self.stream_partitions.items()}
-        ended, found, parents = self._ended(self.progress), dict[int, ReadShard](), dict[int, tuple[int, ...]]()
+        ended, found, parents = self.ended(self.progress), dict[int, ReadShard](), dict[int, tuple[int, ...]]()
         for stream in self.streams.values():
             live = [each for each, of in self.stream_of.items() if of == stream.name and self._is_live(each)]
             tables = read_together(stream.name, live, self.registered)
