@@ -129,7 +129,7 @@ def as_reference(batches: list[DecodedBatch]) -> Decoded:
     decoded = Decoded()
     for batch in batches:
         closed = batch.transactions
-        columns = (closed.commit_lsn, closed.end_lsn, closed.commit_time)
+        columns = (closed.commit_position, closed.end_position, closed.commit_time)
         decoded.transactions += zip(*(column.tolist() for column in columns), strict=True)
         for change in batch.relations:
             named = change.relation

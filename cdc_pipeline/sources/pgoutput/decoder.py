@@ -17,8 +17,9 @@ from cdc_pipeline.sources.pgoutput.messages import (
     parse_truncate,
 )
 from cdc_pipeline.sources.pgoutput.rows import RowGroup, decode_rows
-from cdc_pipeline.sources.pgoutput.timeline import Timeline, TimelineTransactions
+from cdc_pipeline.sources.pgoutput.timeline import Timeline
 from cdc_pipeline.sources.pgoutput.tuples import Integers, MessageBuffer
+from cdc_pipeline.sources.protocol import Transactions
 
 _MESSAGE, _RELATION, _TRUNCATE, _TYPE = b"MRTY"
 _ROWS = tuple(b"IUD")
@@ -33,7 +34,7 @@ class DecodedBatch:
     `groups` has one entry per relation version, in the order of their first rows.
     """
 
-    transactions: TimelineTransactions
+    transactions: Transactions
     groups: tuple[RowGroup, ...]
     relations: tuple[RelationChange, ...]
     truncates: tuple[Truncate, ...]

@@ -1,12 +1,11 @@
 """Finds the transaction of each message of a feed, and the ordinal of each event in its transaction."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from cdc_pipeline.errors import DecodeError
 from cdc_pipeline.sources.pgoutput.messages import POSTGRES_EPOCH, OpenTransaction, damaged
 from cdc_pipeline.sources.pgoutput.tuples import Integers, Mask, MessageBuffer
+from cdc_pipeline.sources.protocol import Transactions
 
 _BEGIN, _COMMIT = b"BC"
 _EVENTS = tuple(b"IUDT")
@@ -15,17 +14,11 @@ _COMMIT_BYTES = 26
 _NOTHING_OPEN = OpenTransaction(commit_lsn=0, commit_time=0, xid=0, ordinal=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineTransactions:
-    """Transactions whose commit was read, in commit order. `commit_time`: in microseconds since 1970."""
-
-    commit_lsn: Integers
-    end_lsn: Integers
-    commit_time: Integers
-
-
 class Timeline:
-    """The transactions of a feed, numbered in the order of their begin. Number 0 was open before the feed."""
+    """The transactions of a feed, numbered in the order of their begin. Number 0 was open before the feed.
+
+    `transactions`: those whose commit was read.
+    """
 
     def __init__(self, buffer: MessageBuffer, carried: OpenTransaction | None) -> None:
         self._buffer = buffer
@@ -81,7 +74,7 @@ class Timeline:
         if outside.any():
             raise _outside(self._buffer.kinds[outside][0])
 
-    def _commits(self) -> TimelineTransactions:
+    def _commits(self) -> Transactions:
         commits, starts = self._fixed(_COMMIT, _COMMIT_BYTES)
         commit_lsn, commit_time, _, _ = self.of(commits)
         found = self._buffer.integers(starts + 2, ">u8")
@@ -89,7 +82,7 @@ class Timeline:
             wrong = np.flatnonzero(found != commit_lsn)[0]
             raise damaged(f"a commit at position {found[wrong]:x}", f"{commit_lsn[wrong]:x} as its begin says")
         end_lsn = self._buffer.integers(starts + 10, ">u8")
-        return TimelineTransactions(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=commit_time)
+        return Transactions(commit_position=commit_lsn, end_position=end_lsn, commit_time=commit_time)
 
     def _fixed(self, kind: int, size: int) -> tuple[Integers, Integers]:
         """Returns numbers and start offsets of the messages of one kind. Raises DecodeError unless each has `size`."""

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-import numpy as np
 import psycopg2
 from psycopg2.extras import LogicalReplicationConnection
 
@@ -33,7 +32,7 @@ from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition
 from cdc_pipeline.sources.postgres.shape_reading import read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 from cdc_pipeline.sources.postgres.table_parts import read_parts
-from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions
+from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents
 from cdc_pipeline.sources.table_events import events_or_stale
 from cdc_pipeline.steps import OnStep, no_step, step
 
@@ -125,11 +124,7 @@ class PostgresStream:
             events=tuple(
                 sorted(events, key=lambda table: int(table.commit_position[0]) if len(table.commit_position) else 0)
             ),
-            transactions=Transactions(
-                commit_position=decoded.transactions.commit_lsn.astype(np.int64),
-                end_position=decoded.transactions.end_lsn.astype(np.int64),
-                commit_time=decoded.transactions.commit_time.astype(np.int64),
-            ),
+            transactions=decoded.transactions,
             markers=tuple(
                 Marker(text=message.content.decode(errors="replace"), commit_position=message.commit_lsn)
                 for message in own
@@ -140,7 +135,7 @@ class PostgresStream:
     def _check_passed(self, decoded: DecodedBatch) -> None:
         if self._passes is None:
             return
-        ends = decoded.transactions.end_lsn
+        ends = decoded.transactions.end_position
         if (ends == self._passes).any():
             self._passes = None
         elif (ends > self._passes).any():

@@ -41,7 +41,7 @@ def test_rows_carry_the_position_time_and_ordinal_of_their_transaction() -> None
     assert group.commit_time.tolist() == [TIME, TIME]
     assert group.xid.tolist() == [7, 7]
     closed = batch.transactions
-    assert (closed.commit_lsn.tolist(), closed.end_lsn.tolist()) == ([100], [108])
+    assert (closed.commit_position.tolist(), closed.end_position.tolist()) == ([100], [108])
 
 
 def test_a_transaction_goes_on_in_the_next_feed_with_its_ordinal() -> None:
@@ -50,7 +50,7 @@ def test_a_transaction_goes_on_in_the_next_feed_with_its_ordinal() -> None:
     assert decoder.open_transaction == OpenTransaction(commit_lsn=100, commit_time=TIME, xid=7, ordinal=1)
     batch = decoder.feed([encode.insert(OID, row("2")), COMMIT])
     assert batch.groups[0].ordinal.tolist() == [2]
-    assert batch.transactions.commit_lsn.tolist() == [100]
+    assert batch.transactions.commit_position.tolist() == [100]
     assert decoder.open_transaction is None
 
 
@@ -150,7 +150,7 @@ def test_an_empty_feed_changes_nothing() -> None:
     decoder.feed([BEGIN])
     before = decoder.open_transaction
     batch = decoder.feed([])
-    assert (batch.groups, batch.transactions.commit_lsn.tolist(), decoder.open_transaction) == ((), [], before)
+    assert (batch.groups, batch.transactions.commit_position.tolist(), decoder.open_transaction) == ((), [], before)
 
 
 INSERT = encode.insert(OID, row("1", encode.text("note")))
