@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -28,29 +27,8 @@ _ENOUGH = 10
 """So many different texts in a row that look like numbers are numbers: about one of 1,700 values in bytes looks so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedColumns:
-    """The columns of a table in which a value may still show how the connector is set.
-
-    `texts`: where base64 shows it, `numbers`: those of them where a number does. `in_bytes`: those where every value
-    does; it is kept up to date.
-    """
-
-    texts: Collection[str]
-    numbers: Collection[str]
-    in_bytes: Collection[str]
-
-    def may_show(self, name: str, values: Sequence[Any], kinds: Collection[type]) -> bool:
-        """Returns whether one of the column's values may show it. `kinds`: the types of the values."""
-        if name not in self.texts:
-            return False
-        if name in self.in_bytes or (name in self.numbers and not _NUMBERS.isdisjoint(kinds)):
-            return True
-        return str in kinds and _have_letters(values)
-
-
-class ConnectorWatch:
-    """Looks at events for settings that only values or their schemas show, and warns once per table.
+class TableWatch:
+    """Looks at the events of a table for settings that only values or their schemas show, and warns once.
 
     `value.converter.replace.null.with.default`: where a schema has a column that may be NULL and has a default, a value
     that equals the default may stand for NULL. One NULL in such a column shows that the connector sends NULL.
@@ -62,61 +40,62 @@ class ConnectorWatch:
     """
 
     def __init__(self) -> None:
-        self._defaults: dict[str, Mapping[str, object]] = {}
-        self._decimals: dict[str, tuple[str, ...]] = {}
-        self._texts: dict[str, tuple[str, ...]] = {}
-        """By table, the columns whose values may be bytes."""
-        self._in_bytes: dict[str, dict[str, set[object]]] = {}
-        """By table and column in bytes, the texts since the last one that showed it: each looks like a number."""
-        self._settled: set[tuple[str, str]] = set()
-        self._layouts: dict[str, Layout] = {}
+        self.defaults: Mapping[str, object] | None = {}
+        """By column, those that may stand for NULL; None once that is known."""
+        self.texts: tuple[str, ...] = ()
+        """The columns whose values may be bytes."""
+        self._decimals: tuple[str, ...] | None = ()
+        """The columns whose values may be doubles; None once that is known."""
+        self._in_bytes: dict[str, set[object]] = {}
+        """By column in bytes, the texts since the last one that showed it: each looks like a number."""
+        self._warned_of_times = False
+        self._layout: Layout | None = None
 
     def look(self, event: EnvelopeEvent, layout: Layout) -> None:
-        """Looks at one event. Costs next to nothing once its table has shown what is to be known.
+        """Looks at one event. Costs next to nothing once the table has shown what is to be known.
 
         Raises SourceError for an event with decimals as bytes whose schema is missing.
         """
-        if self._layouts.get(layout.name) is not layout:
-            self._layouts[layout.name] = layout
+        if self._layout is not layout:
+            self._layout = layout
             self._begin(layout)
-        if self._defaults:
+        if self.defaults:
             self._look_for_null(event, layout.name)
         if "version" not in event.source:
-            self._texts.pop(layout.name, None)
+            self.texts = ()
         else:
             if self._decimals:
                 self._look_for_double(event, layout.name)
-            if self._texts.get(layout.name):
+            if self.texts:
                 self._look_for_bytes(event, layout)
 
-    def watched(self, layout: Layout) -> WatchedColumns | None:
-        """Returns the columns in which a value may still show how the connector is set; None if every value may."""
-        if layout.name in self._defaults:
-            return None
-        decimals, texts = (columns.get(layout.name, ()) for columns in (self._decimals, self._texts))
-        return WatchedColumns(texts=texts, numbers=decimals, in_bytes=self._in_bytes[layout.name])
+    def may_show(self, name: str, values: Sequence[Any], kinds: Collection[type]) -> bool:
+        """Returns whether one of the values of a column may show bytes or doubles. `kinds`: the types of the values."""
+        if name not in self.texts:
+            return False
+        if name in self._in_bytes or (name in (self._decimals or ()) and not _NUMBERS.isdisjoint(kinds)):
+            return True
+        return str in kinds and _have_letters(values)
 
     def _begin(self, layout: Layout) -> None:
-        table = layout.name
         self._look_for_milliseconds(layout)
         defaults = {
             name: field["default"]
             for name, field in layout.fields.items()
             if field.get("optional") is True and field.get("default") is not None and name not in layout.schema.key
         }
-        if defaults and (table, "null") not in self._settled:
-            self._defaults[table] = defaults
+        if defaults and self.defaults is not None:
+            self.defaults = defaults
         decimals = tuple(column.name for column in layout.schema.columns if column.type.startswith("numeric"))
-        if decimals and not layout.fields and (table, "decimal") not in self._settled:
-            self._decimals[table] = decimals
+        if decimals and not layout.fields and self._decimals is not None:
+            self._decimals = decimals
         whole = tuple(column.name for column in layout.schema.columns if column.type == "int8")
-        self._texts[table] = () if layout.fields else (*decimals, *whole)
-        self._in_bytes.setdefault(table, {})
+        self.texts = () if layout.fields else (*decimals, *whole)
 
     def _look_for_milliseconds(self, layout: Layout) -> None:
         cut = [name for name, field in layout.fields.items() if field.get("name") in _CUT_TIMES]
-        if cut and (layout.name, "time") not in self._settled:
-            self._settled.add((layout.name, "time"))
+        if cut and not self._warned_of_times:
+            self._warned_of_times = True
             log.warning(
                 "times may be cut to milliseconds",
                 table=layout.name,
@@ -127,13 +106,13 @@ class ConnectorWatch:
             )
 
     def _look_for_null(self, event: EnvelopeEvent, table: str) -> None:
-        for name, default in self._defaults.get(table, {}).items():
+        for name, default in (self.defaults or {}).items():
             values = [image[name] for image in (event.before, event.after) if image is not None and name in image]
             if None in values:
-                self._settle(table, "null")
+                self.defaults = None
                 return
             if default in values:
-                self._settle(table, "null")
+                self.defaults = None
                 log.warning(
                     "NULL may arrive as the column's default",
                     table=table,
@@ -145,13 +124,13 @@ class ConnectorWatch:
                 return
 
     def _look_for_double(self, event: EnvelopeEvent, table: str) -> None:
-        for name in self._decimals.get(table, ()):
+        for name in self._decimals or ():
             value = (event.after or {}).get(name)
             if type(value) is int or (isinstance(value, Decimal) and len(value.as_tuple().digits) > _DOUBLE_DIGITS):
-                self._settle(table, "decimal")
+                self._decimals = None
                 return
             if isinstance(value, Decimal):
-                self._settle(table, "decimal")
+                self._decimals = None
                 log.warning(
                     "decimals may be rounded",
                     table=table,
@@ -163,22 +142,21 @@ class ConnectorWatch:
                 return
 
     def _look_for_bytes(self, event: EnvelopeEvent, layout: Layout) -> None:
-        table, row = layout.name, event.after or {**(event.key or {}), **(event.before or {})}
-        names = self._texts[table]
-        if not self._in_bytes[table] and not _have_letters(map(row.get, names)):
+        row = event.after or {**(event.key or {}), **(event.before or {})}
+        if not self._in_bytes and not _have_letters(map(row.get, self.texts)):
             return
-        found = [name for name in names if self._is_in_bytes(table, name, row.get(name))]
+        found = [name for name in self.texts if self._is_in_bytes(name, row.get(name))]
         taken = layout.schema.key if event.operation == "d" else ()  # a keyless table's delete takes the whole row
         if any(not taken or name in taken for name in found):
             raise SourceError(
-                f"decimals of {table} come as bytes, without the schema that says their scale",
+                f"decimals of {layout.name} come as bytes, without the schema that says their scale",
                 expected="texts (decimal.handling.mode = string, bigint.unsigned.handling.mode = long), or schemas",
                 remedy="change the connector, and have all rows of the table sent again",
             )
 
-    def _is_in_bytes(self, table: str, name: str, value: object) -> bool:
+    def _is_in_bytes(self, name: str, value: object) -> bool:
         """Returns whether a value is base64. What looks like a number, too, is one unless the column is in bytes."""
-        in_bytes = self._in_bytes[table]
+        in_bytes = self._in_bytes
         is_number, is_base64 = _looks_like(value)
         if is_base64 and not is_number:
             in_bytes[name] = set()
@@ -189,10 +167,6 @@ class ConnectorWatch:
             if len(in_bytes[name]) == _ENOUGH:
                 del in_bytes[name]
         return is_base64 and name in in_bytes
-
-    def _settle(self, table: str, what: str) -> None:
-        self._settled.add((table, what))
-        (self._defaults if what == "null" else self._decimals).pop(table, None)
 
 
 def _have_letters(values: Iterable[object]) -> bool:

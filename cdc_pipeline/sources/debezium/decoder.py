@@ -1,5 +1,6 @@
 """Decodes lines, in the order of their stream partitions, into change events per table, each with its version."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -12,7 +13,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change, lacks_document
-from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
+from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.field_versions import version_in_fields
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
@@ -57,7 +58,7 @@ class DebeziumDecoder:
     `sequence_by` is empty for ordered files. `last_position` has every registered stream partition. `horizons`: by
     table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set. `alone`:
     whether the whole stream has one partition; by default, whether `last_position` has one. With `sequence_by`, no two
-    events are known to be adjacent, as in a stream of several partitions. `watch`: shared with other decoders.
+    events are known to be adjacent, as in a stream of several partitions. `watches`: by table, shared with others.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class DebeziumDecoder:
         horizons: Mapping[TableName, str] = MappingProxyType({}),
         late_by: timedelta | None = None,
         alone: bool | None = None,
-        watch: ConnectorWatch | None = None,
+        watches: defaultdict[str, TableWatch] | None = None,
     ) -> None:
         self._tables = tables
         self._sequence_by = tuple(sequence_by)
@@ -85,7 +86,7 @@ class DebeziumDecoder:
         """What stream partitions have of others, until their first lines were added, with which it is registered."""
         self._plain: dict[tuple[int, str], PlainTable] = {}
         self._taken = TakenLines()
-        self._watch = watch or ConnectorWatch()
+        self._watches = defaultdict[str, TableWatch](TableWatch) if watches is None else watches
         self._noted: set[tuple[TableName, str]] = set()
 
     def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
@@ -224,15 +225,11 @@ class DebeziumDecoder:
         return None
 
     def _note_plain(self, number: int, layout: Layout, memory: PartitionMemory) -> None:
-        watched = self._watch.watched(layout)
-        if watched is None or not layout.schema.key or self._sequence_by or self._late_by is not None:
+        watch = self._watches[layout.name]
+        if watch.defaults or not layout.schema.key or self._sequence_by or self._late_by is not None:
             self._plain.pop((number, layout.name), None)
         elif (table := self._plain.get((number, layout.name))) is None or table.layout is not layout:
-            self._plain[number, layout.name] = PlainTable(
-                layout=layout, memory=memory, watched=watched, alone=self._alone
-            )
-        else:
-            table.watched = watched
+            self._plain[number, layout.name] = PlainTable(layout=layout, memory=memory, watch=watch, alone=self._alone)
 
     def _begins_key_change(self, event: EnvelopeEvent, adding: Adding, layout: Layout) -> bool:
         """Returns whether the next event is the second one of a key change that `event` begins, or the same delete."""
@@ -263,7 +260,7 @@ class DebeziumDecoder:
                 remedy=f"give id under {settings.name}",
             )
         if layout is not None:
-            self._watch.look(event, layout)
+            self._watches[layout.name].look(event, layout)
         return layout
 
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:

@@ -1,5 +1,6 @@
 """What all sources of Debezium's events without a database of their own have in common."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Never
@@ -12,7 +13,7 @@ from cdc_pipeline.record import OPERATION, VERSION, Column, Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.copied_rows import WrittenPosition
-from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
+from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine, debezium_content
@@ -102,14 +103,15 @@ def _decode_lines(
     """Decodes each line. An event keeps the version that it had when it was quarantined."""
     settings = next(listed for listed in source.tables if listed.table == table.name)
     schemas = {} if table.schema is None else {table.name: table.schema}
-    tables, watch = DebeziumTables(source.tables, schemas, columns={table.name: columns}), ConnectorWatch()
+    tables = DebeziumTables(source.tables, schemas, columns={table.name: columns})
+    watches = defaultdict[str, TableWatch](TableWatch)
     parts: dict[TableSchema, DecodedEvents] = {}
     for entry in entries:
         decoder = DebeziumDecoder(
             tables=tables,
             sequence_by=source.sequence_by,
             last_position={number: {} for number in stream_partitions},
-            watch=watch,
+            watches=watches,
         )
         raw = _raw_line(entry)
         decoder.add(entry.stream_partition, [Line(raw=raw, content=source.decode(raw))], 0)

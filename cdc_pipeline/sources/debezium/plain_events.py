@@ -9,7 +9,7 @@ from typing import Any
 
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.changes import PLACEHOLDERS, is_plain
-from cdc_pipeline.sources.debezium.connector_checks import WatchedColumns
+from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.one_line import is_spelled_alike
@@ -86,12 +86,12 @@ class Adding:
 class PlainTable:
     """A table with an id, whose events are ordered by their places, as its last event in a stream partition left it.
 
-    `watched`: of the connector's settings. `alone`: as for the decoder.
+    `watch`: of the connector's settings. `alone`: as for the decoder.
     """
 
     layout: Layout
     memory: PartitionMemory
-    watched: WatchedColumns
+    watch: TableWatch
     alone: bool
     most: int = 1
     """How many events are looked at next: some times as many as were added last, so that few are looked at in vain."""
@@ -186,7 +186,7 @@ class PlainTable:
     def _is_plain(self, event: EnvelopeEvent, row: object, before_it: EnvelopeEvent | None) -> bool:
         if event.operation not in _WITH_ROWS or not isinstance(row, dict) or row.keys() != self.layout.known_names:
             return False
-        if any(self.watched.may_show(name, (row[name],), (type(row[name]),)) for name in self.watched.texts):
+        if any(self.watch.may_show(name, (row[name],), (type(row[name]),)) for name in self.watch.texts):
             return False
         if event.key is not None and not self.layout.allows((event.key,)):
             return False
@@ -210,7 +210,7 @@ class PlainTable:
         return (
             kinds <= _SIMPLE
             and (str not in kinds or PLACEHOLDERS.isdisjoint(values))
-            and not self.watched.may_show(name, values, kinds)
+            and not self.watch.may_show(name, values, kinds)
         )
 
 
