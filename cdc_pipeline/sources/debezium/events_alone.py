@@ -14,8 +14,8 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.copied_rows import WrittenPosition
 from cdc_pipeline.sources.debezium.connector_checks import TableWatch
-from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.events_survey import refuse_changed_types
 from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine, debezium_content
 from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables

@@ -18,8 +18,8 @@ from cdc_pipeline.sources.debezium.field_versions import ROW_FORMATS
 from cdc_pipeline.sources.debezium.memory import table_states
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
+from cdc_pipeline.sources.files.complete_files import folder_of, is_marked, is_no_data
 from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
-from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_data
 from cdc_pipeline.sources.files.listed_files import ListedFiles, present_file
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.record_blocks import read_record, record_line

@@ -13,8 +13,8 @@ from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.copied_rows import CopiedRows
+from cdc_pipeline.sources.files.complete_files import is_hidden
 from cdc_pipeline.sources.files.exported_rows import ExportForm, exported_rows
-from cdc_pipeline.sources.files.file_names import is_hidden
 from cdc_pipeline.sources.files.record_file import READ_ON, READABLE_NAME, RecordFile, missing_columns, unreadable_name
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
 from cdc_pipeline.sources.files.row_format import text_columns

@@ -12,8 +12,7 @@ import structlog
 from cdc_pipeline.errors import SettingsError, SourceError, SourceGap
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
-from cdc_pipeline.sources.files.complete_files import CompleteFiles
-from cdc_pipeline.sources.files.file_names import folder_of, is_no_data
+from cdc_pipeline.sources.files.complete_files import CompleteFiles, folder_of, is_no_data
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, RawLine
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
 from cdc_pipeline.sources.files.record_file import RecordFile, refused, unfit_name

@@ -29,9 +29,9 @@ from cdc_pipeline.sources.postgres.session import (
 )
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition
-from cdc_pipeline.sources.postgres.shape_reading import read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 from cdc_pipeline.sources.postgres.table_parts import read_parts
+from cdc_pipeline.sources.postgres.tables import read_shapes
 from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents
 from cdc_pipeline.sources.table_events import events_or_stale
 from cdc_pipeline.steps import OnStep, no_step, step

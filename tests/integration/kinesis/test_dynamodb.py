@@ -18,7 +18,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.dynamodb.client import DynamodbClient
-from cdc_pipeline.sources.dynamodb.records import TableRecords
+from cdc_pipeline.sources.dynamodb.source import TableRecords
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.wiring import Pipeline
 from tests.support.aws import aws_client

@@ -11,11 +11,10 @@ from cdc_pipeline.errors import SnapshotError, SourceError
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.postgres.catalogue import rows
-from cdc_pipeline.sources.postgres.columns import read_columns
 from cdc_pipeline.sources.postgres.position import hold_position, snapshot_connection
 from cdc_pipeline.sources.postgres.session import session
-from cdc_pipeline.sources.postgres.shape_reading import read_shapes
-from cdc_pipeline.sources.postgres.table_copy import PostgresCopy, refuse_rewritten
+from cdc_pipeline.sources.postgres.table_copy import PostgresCopy, read_columns, refuse_rewritten
+from cdc_pipeline.sources.postgres.tables import read_shapes
 from cdc_pipeline.steps import no_step
 from tests.support.streams import database_of, run_sql
 
