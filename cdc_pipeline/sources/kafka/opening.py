@@ -159,11 +159,11 @@ def _named(place: PartitionProgress, part: ReadPartition | None) -> PartitionPro
 
 
 def _decoder(survey: "TopicSurvey", partitions: Mapping[int, ReadPartition], start: StreamStart) -> DebeziumDecoder:
-    listed = tuple(table for table in survey.listed if survey.is_live(table.table))
+    read = tuple(table for table in survey.listed if table.table in start.tables and survey.is_live(table.table))
     of_partition = {number: part.tables[0] for number, part in partitions.items()}
     upserts = {table for part in partitions.values() if part.deletes_by_tombstone for table in part.tables}
     return DebeziumDecoder(
-        tables=DebeziumTables(listed, start.schemas, of_partition, upserts, columns=start.columns),
+        tables=DebeziumTables(read, start.schemas, of_partition, upserts, columns=start.columns),
         sequence_by=(),
         last_position=table_states({**survey.progress, **start.progress}, OWN_KEYS),
         horizons=start.horizons,

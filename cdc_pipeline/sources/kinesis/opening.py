@@ -108,8 +108,9 @@ def _decoder(
     known: Mapping[int, PartitionProgress],
 ) -> DebeziumDecoder:
     first = {number: shard.tables[0] for number, shard in shards.items()}
+    registered = tuple(table for table in survey.listed if table.table in start.tables)
     return DebeziumDecoder(
-        tables=DebeziumTables(survey.listed, start.schemas, first, columns=start.columns),
+        tables=DebeziumTables(registered, start.schemas, first, columns=start.columns),
         sequence_by=(),
         last_position=table_states(known, OWN_KEYS),
         horizons=start.horizons,

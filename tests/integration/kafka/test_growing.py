@@ -41,3 +41,15 @@ def test_a_survey_that_another_consumer_overtook_is_made_again(tmp_path: Path, s
     feed.write(ITEMS, 2, "two", partition=1)
     feed.go_on()
     assert (feed.notes(ORDERS), feed.notes(ITEMS)) == ({1: "one"}, {2: "two"})
+
+
+def test_a_record_of_a_table_that_is_not_set_up_yet_stops_no_other(tmp_path: Path, store_url: str, kafka: str) -> None:
+    """It is in the topic of another table, and does not fit. Its own topic is not read yet."""
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=TABLES[:1])
+    for table in (ORDERS, ITEMS):
+        feed.create(table)
+    feed.set_up()
+    feed.topics.write(feed.topic(ORDERS), feed.event(ITEMS, 7, "astray") | {"after": {"id": "seven"}})
+    feed.write(ORDERS, 1, "one")
+    replace(feed, tables=TABLES).go_on()
+    assert (feed.notes(ORDERS), feed.shown("quarantine")) == ({1: "one"}, [])

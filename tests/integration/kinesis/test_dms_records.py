@@ -28,10 +28,10 @@ def dms(operation: str, data: dict[str, Any] | None, *more: tuple[str, Any]) -> 
     return {"data": data, "metadata": metadata | dict(more)}
 
 
-def dms_feed(folder: Path, store_url: str, table: Mapping[str, Any] = TABLE) -> ShardFeed:
-    """One stream with all tables, as AWS DMS writes it; `table` alone is listed."""
+def dms_feed(folder: Path, store_url: str, table: Mapping[str, Any] = TABLE, *more: Mapping[str, Any]) -> ShardFeed:
+    """One stream with all tables, as AWS DMS writes it; `table` and `more` are listed."""
     source = {"format": "dms", "stream": "task"}
-    return ShardFeed(folder=folder, store_url=store_url, tables=(table,), streams=MemoryStreams(), source=source)
+    return ShardFeed(folder=folder, store_url=store_url, tables=(table, *more), streams=MemoryStreams(), source=source)
 
 
 def test_records_of_dms_are_rows_of_their_tables(tmp_path: Path, store_url: str) -> None:
@@ -132,3 +132,13 @@ def test_a_table_of_dms_without_types_is_refused_before_the_first_run(tmp_path: 
     feed.streams.put("task", {})
     (refused,) = feed.set_up().refused.values()
     assert "needs id and columns" in str(refused)
+
+
+def test_records_of_a_refused_table_do_not_stop_the_others_of_its_stream(tmp_path: Path, store_url: str) -> None:
+    """Nor are they quarantined: like those of a table that is not listed, they are passed over."""
+    feed = dms_feed(tmp_path, store_url, TABLE, {"name": "public.returns", "id": ["id"]})
+    feed.streams.put("task", dms("insert", {"id": 1, "note": "a"}))
+    feed.streams.put("task", dms("insert", {"id": 7}, ("table-name", "returns")))
+    feed.streams.put("task", dms("insert", {"id": 2, "note": "b"}))
+    feed.consume()
+    assert (feed.notes(ORDERS), feed.shown("quarantine")) == ({1: "a", 2: "b"}, [])
