@@ -44,7 +44,8 @@ class MemoryStreams:
 
     An iterator is "stream/shard/number of the next record/generation"; those of an older generation have expired. As on
     AWS, an iterator at a record that expired begins at the oldest one that is kept. `refusals`: by stream. `denied`:
-    the streams that nobody may describe. `unreadable`: why a stream's records cannot be read.
+    the streams that nobody may describe. `unreadable`: why a stream's records cannot be read. `described`: the streams
+    that were asked for, in order.
     """
 
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -56,6 +57,7 @@ class MemoryStreams:
     refusals: dict[str, str] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
     unreadable: dict[str, SourceError] = field(default_factory=dict)
+    described: list[str] = field(default_factory=list)
     _sequence: int = FIRST_SEQUENCE
 
     def put(self, stream: str, content: Any, shard: str = "shard-0") -> None:
@@ -73,6 +75,7 @@ class MemoryStreams:
             self.streams[stream][child] = MemoryShard(parents=parents)
 
     def describe(self, name: str) -> ShardStream | None:
+        self.described.append(name)
         if name in self.denied:
             raise StreamDenied(f"describing the stream {name} failed", remedy="grant their owner the missing rights")
         found = self.streams.get(name)
@@ -127,6 +130,7 @@ class ShardFeed:
     tables: tuple[Mapping[str, Any], ...]
     streams: MemoryStreams
     source: Mapping[str, Any] = field(default_factory=dict)
+    look_every: timedelta = timedelta(seconds=30)
 
     @contextmanager
     def opened(self, on_step: OnStep = no_step, make_lake: LakeFactory | None = None) -> Iterator[Pipeline]:
@@ -145,7 +149,7 @@ class ShardFeed:
         with opened_pipeline(
             settings, store_url=self.store_url, spark_url=NOBODY_LISTENS, on_step=on_step, make_lake=make_lake
         ) as pipeline:
-            yield replace(pipeline, source=replace(memory, clock=lambda: self.streams.now))
+            yield replace(pipeline, source=replace(memory, clock=lambda: self.streams.now, look_every=self.look_every))
 
     def write(self, table: str, id_: int, note: str | None, *, shard: str = "shard-0", operation: str = "c") -> None:
         """One event of PostgreSQL's Debezium; its position in the log is the same for all events of an id."""

@@ -88,7 +88,7 @@ class ShardsStream:
         inner: DebeziumStream,
     ) -> None:
         self._client = client
-        self._streams = streams
+        self._streams = list(streams)
         self._lines = lines
         self._shown = shown
         self._awaits = awaits
@@ -99,7 +99,9 @@ class ShardsStream:
         """The name of a new shard that waits until the cut is registered."""
         self._said_to_wait = set[int]()
         self._look_seconds = look_every.total_seconds()
-        self._next_check = time.monotonic() + self._look_seconds
+        self._looked_at = time.monotonic()
+        self._next_look = self._looked_at + self._look_seconds
+        """When `read` looks for the successors of shards that have nothing to register."""
         self._next_await = time.monotonic() + _AWAIT_SECONDS
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -113,9 +115,10 @@ class ShardsStream:
             self._next_await = time.monotonic() + _AWAIT_SECONDS
             if self._is_to_open():
                 raise StreamMoved("a shard was read to its end", remedy="the consumer reads the one that follows it")
-        ended = (each for each in self._lines.values() if each.has_nothing_to_register)
-        if self._is_check_due and self._lacks_successors(ended):
-            self._check_shards(is_needed=False)
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + self._look_seconds
+            ended = (each for each in self._lines.values() if each.has_nothing_to_register)
+            self._check_shards(self._lacking(ended), is_needed=False)
         batch = self._read()
         if batch is not None:
             return batch
@@ -139,7 +142,7 @@ class ShardsStream:
     def _read(self) -> EventBatch | None:
         """While a shard waits for another consumer, or is not known yet, no marker message shows that all was read."""
         batch = self._inner.read(_NOW)
-        if batch is None or not batch.markers or not (self._awaits or self._lacks_successors(self._lines.values())):
+        if batch is None or not batch.markers or not (self._awaits or self._lacking(self._lines.values())):
             return batch
         return replace(batch, markers=tuple(replace(marker, is_end=False) for marker in batch.markers))
 
@@ -152,41 +155,36 @@ class ShardsStream:
         }
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
-        """Looks at the streams if a shard has ended whose successors are not known.
+        """Looks at the streams of shards that have ended and whose successors are not known.
 
         Raises StreamMoved if nothing else of this reader is left to read, since somebody has to read the successors;
         SourceAway if it cannot look then, StreamMoved if the shard's stream is not shown, PartitionFailed if its
         successors are not: once the end of the last shard is registered without them, nobody looks again.
         """
-        lacks = self._lacks_successors(self._lines.values())
-        if lacks or (not self._lines and self._is_check_due):
-            self._check_shards(is_needed=lacks)
+        self._check_shards(self._lacking(self._lines.values()), is_needed=True)
+        if not self._lines:
+            self._look_in_turn()
         return self._inner.check(registered)
 
     def confirm(self, commit_position: int) -> None:
         """Raises StreamMoved if there is a new shard or another stream, or one shows not every change any more.
 
-        Looks every half minute at most, and after a shard has ended. Before the registration, all of the cut would have
-        to be read again. There is nothing to confirm: the streams keep every record for a fixed time.
+        Before the registration, all of the cut would have to be read again. There is nothing to confirm: the streams
+        keep every record for a fixed time.
         """
         self._inner.confirm(commit_position)
         if self._new:
             raise _moved_to(self._new)
-        if self._is_check_due:
-            self._check_shards(is_needed=False)
+        self._look_in_turn()
 
     def close(self) -> None:
         self._inner.close()
         self._client.close()
 
     @staticmethod
-    def _lacks_successors(lines: Iterable[ShardLines]) -> bool:
-        """Returns whether one of them has ended, and its successors were not known when the stream was opened."""
-        return any(each.lacks_successor(each.records.stream) for each in lines)
-
-    @property
-    def _is_check_due(self) -> bool:
-        return time.monotonic() >= self._next_check
+    def _lacking(lines: Iterable[ShardLines]) -> list[str]:
+        """Returns the streams of those that have ended, and whose successors were not known at the last look."""
+        return sorted({each.records.stream.name for each in lines if each.lacks_successor(each.records.stream)})
 
     def _described(self, name: str) -> ShardStream | None:
         """Returns the stream, None if it is not shown to these credentials."""
@@ -196,11 +194,18 @@ class ShardsStream:
             log.warning("new shards not looked for", found=error.found)
             return None
 
-    def _check_shards(self, *, is_needed: bool) -> None:
+    def _look_in_turn(self) -> None:
+        """Looks at some of the streams every half minute at most."""
+        waited = time.monotonic() - self._looked_at
+        if waited >= self._look_seconds:
+            self._looked_at += waited
+            names, self._streams = in_turn(self._streams, waited)
+            self._check_shards(names, is_needed=False)
+
+    def _check_shards(self, streams: Iterable[str], *, is_needed: bool) -> None:
         """`is_needed`: the last of a shard is to be registered. New ones wait until after that, if others are left."""
-        self._next_check = time.monotonic() + self._look_seconds
         can_wait = is_needed and not all(each.is_done for each in self._lines.values())
-        for name in self._streams:
+        for name in streams:
             try:
                 stream = self._described(name)
             except SourceAway as error:
@@ -210,7 +215,7 @@ class ShardsStream:
                 return
             lines = {number: each for number, each in self._lines.items() if each.records.stream.name == name}
             if stream is None:
-                if self._lacks_successors(lines.values()):
+                if self._lacking(lines.values()):
                     raise StreamMoved(
                         f"a shard of {name} has ended, and its successors are not shown",
                         remedy="the consumer opens the stream again: its shards wait until it is shown",
@@ -250,6 +255,15 @@ class ShardsStream:
             if number not in self._said_to_wait:
                 self._said_to_wait.add(number)
                 log.warning("stream partition waits", found=failure.found, remedy=failure.remedy)
+
+
+def in_turn(streams: Sequence[str], seconds: float) -> tuple[list[str], list[str]]:
+    """Returns the streams to look at so long after the last look, one for each second; and all, in their next order.
+
+    AWS allows some ten such calls a second to everybody together, and nothing is read meanwhile.
+    """
+    count = max(1, int(seconds))
+    return [*streams[:count]], [*streams[count:], *streams[:count]]
 
 
 def _moved_to(shard: str) -> StreamMoved:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import PartitionFailed, SourceError, StreamDenied, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.kinesis.shards import CLOCK_MARGIN, ShardStream
@@ -76,14 +77,13 @@ def test_shards_that_were_read_to_their_ends_wait_for_nothing(feed: ShardFeed) -
 
 def test_a_consumer_that_runs_takes_a_stream_up_that_is_shown_again(feed: ShardFeed) -> None:
     hidden = hide(feed, ITEMS)
-    with member(feed, "one") as (membership, opened):
+    with member(replace(feed, look_every=timedelta(0)), "one") as (membership, opened):
         membership.keep_alive()
         consumer = opened()
         feed.streams.streams[ITEMS] = hidden
-        feed.streams.streams[ORDERS]["shard-0"].is_closed = True  # streams are looked at when a shard has ended, too
-        list(consumer.read_cuts())
+        feed.write(ORDERS, 2, "b")
         with pytest.raises(StreamMoved, match=r"public\.items shard-\d is new"):
-            consumer.check_tables()
+            stream_to_slices_until_idle(consumer)
 
 
 def test_a_consumer_of_which_every_stream_is_hidden_ends_once_it_is_idle(feed: ShardFeed) -> None:

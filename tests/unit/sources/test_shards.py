@@ -16,6 +16,7 @@ from cdc_pipeline.settings.aws import KinesisSource
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.kinesis.shards import ShardPlace, shard_name
 from cdc_pipeline.sources.kinesis.source import ShardSource, kinesis_source
+from cdc_pipeline.sources.kinesis.stream import in_turn
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.sources.protocol import Marker
@@ -34,6 +35,7 @@ class ShardReads:
     """Runs of one consumer after the other, and what they registered. Implements `KnownStream`."""
 
     streams: MemoryStreams = field(default_factory=MemoryStreams)
+    listed: tuple[TableSettings, ...] = (KEYLESS,)
     registered: dict[int, PartitionProgress] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -52,11 +54,12 @@ class ShardReads:
         return {number: each for number, each in self.registered.items() if among is None or number in among}
 
     def tables(self) -> Mapping[TableName, KnownTable]:
-        return {EVENTS: KnownTable(name=EVENTS, source_id=0, key=(), published_as="")}
+        names = [each.table for each in self.listed]
+        return {name: KnownTable(name=name, source_id=0, key=(), published_as="") for name in names}
 
     def source(self) -> ShardSource:
         settings = KinesisSource(kind="kinesis", stream="{schema}.{table}", reads_per_second=1_000)
-        source = kinesis_source(settings, stream="shop", tables=(KEYLESS,), connect=lambda: self.streams)
+        source = kinesis_source(settings, stream="shop", tables=self.listed, connect=lambda: self.streams)
         return replace(source, clock=lambda: self.streams.now, look_every=self.look_every)
 
     def survey(self) -> ShardSurvey:
@@ -245,3 +248,46 @@ def test_a_shard_that_waits_for_another_consumers_asks_for_that_one_alone() -> N
         stream.send_marker("looks again")
         with pytest.raises(StreamMoved, match="a shard was read to its end"):
             stream.read(timedelta(milliseconds=5))
+
+
+def many_streams(*names: str, look_every: timedelta) -> ShardReads:
+    """One table and one shard for each."""
+    tables = tuple(TableSettings(name=f"shop.shop.{name}", columns={"note": "text"}) for name in names)
+    reads = ShardReads(listed=tables, look_every=look_every)
+    for name in names:
+        reads.streams.put(f"shop.{name}", mysql(1_100, 1))
+    return reads
+
+
+def test_before_a_cut_only_streams_are_asked_for_that_lack_the_successor_of_a_shard() -> None:
+    """However many there are: each takes a call to AWS, and nothing is read meanwhile."""
+    reads = many_streams("one", "two", "three", look_every=timedelta(hours=1))
+    survey, is_read = reads.survey(), False
+    with closing(survey.open(reads.start(survey))) as stream:
+        reads.streams.replace_shards("shop.two", ("shard-0",), "shard-1")
+        stream.send_marker("cut")
+        reads.streams.described.clear()
+        while not is_read:
+            batch = stream.read(timedelta(milliseconds=5))
+            is_read = batch is not None and bool(batch.markers)
+        assert (stream.check({}), reads.streams.described) == ({}, ["shop.two"])
+
+
+def test_after_a_cut_streams_are_looked_at_in_turn() -> None:
+    reads = many_streams("one", "two", "three", look_every=timedelta(0))
+    survey = reads.survey()
+    with closing(survey.open(reads.start(survey))) as stream:
+        reads.streams.described.clear()
+        for _ in range(4):
+            stream.confirm(0)
+    assert reads.streams.described == ["shop.one", "shop.three", "shop.two", "shop.one"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "looked_at", "turns"), [(2.9, ["a", "b"], ["c", "a", "b"]), (3_600.0, ["a", "b", "c"], ["a", "b", "c"])]
+)
+def test_a_look_is_at_one_stream_for_each_second_since_the_last_one(
+    seconds: float, looked_at: list[str], turns: list[str]
+) -> None:
+    """Looks may be an hour apart, as cuts are; so each stream has its turn."""
+    assert in_turn(["a", "b", "c"], seconds) == (looked_at, turns)
