@@ -1,5 +1,6 @@
 """Consumers that share a stream: each keeps itself alive, reads its share, and opens again when the share changes."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +20,10 @@ LIFETIME = timedelta(seconds=6)
 """How long a consumer counts as alive after its last sign. Its stream partitions then go to the others."""
 _BEAT_SECONDS = 1.5
 _LONGEST_STEP_SECONDS = 120.0
-"""A consumer that did not come back to its loop for so long hangs, and is kept alive no longer."""
+"""A consumer that did not come back to its loop for so long hangs, and is kept alive no longer.
+
+One whose openings fail for so long makes way for others.
+"""
 _ASIDE_SECONDS, _LONGEST_ASIDE_SECONDS = 30.0, 600.0
 
 
@@ -46,6 +50,10 @@ class Membership:
     _cut_end: int | None = None
     _read: frozenset[int] = frozenset()
     _progress: float = field(default_factory=time.monotonic)
+    _makes_way: bool = False
+    """Others have its share, since it could not read. It still tries to open the stream."""
+    _reads_by: float = math.inf
+    """When it makes way, if it has not read by then."""
     _one_at_a_time: Lock = field(default_factory=Lock)
 
     def take(self, first_offset: str) -> Assignment:
@@ -59,6 +67,8 @@ class Membership:
             for number, until in self._aside.items()
             if number not in tried and (until > now or number in self._share)
         }
+        if self._makes_way:  # The source was surveyed: it answers again.
+            self._makes_way, self._reads_by = False, math.inf
         with self._one_at_a_time:
             assignment = self.store.consumers.take_share(
                 self.stream, owner=self.owner, lifetime=LIFETIME, first_offset=first_offset, without=self._aside
@@ -77,7 +87,9 @@ class Membership:
         minute after the opening; a minute after one that tried another, which has the time to fail before.
         """
         self._progress = time.monotonic()
-        self._may_try |= cut_end != (cut_end if self._cut_end is None else self._cut_end)
+        if self._cut_end is not None:  # It is not the first call after the opening: a read has worked.
+            self._reads_by = math.inf
+            self._may_try |= cut_end != self._cut_end
         self._cut_end = cut_end
         is_try_due = self.clock() >= self._next_try and self._tried()
         if is_try_due or self._share - self._aside.keys() != self._read:
@@ -88,12 +100,20 @@ class Membership:
             )
 
     def wait_for_share(self, stop: Event, beat: Callable[[], None]) -> bool:
-        """Waits while other consumers have every stream partition. Returns False if `stop` was set."""
+        """Waits while other consumers have every stream partition. Returns False if `stop` was set.
+
+        A consumer that makes way does not wait: its next opening shows whether it can read again.
+        """
         while not stop.is_set():
             self._progress = time.monotonic()
+            self._make_way_if_due()
             self.keep_alive()
-            if self._tried() or self._share - self._aside.keys():
+            if self._makes_way:
                 return True
+            if self._tried() or self._share - self._aside.keys():
+                self._reads_by = min(self._reads_by, self.clock() + _LONGEST_STEP_SECONDS)
+                return True
+            self._reads_by = math.inf
             beat()
             stop.wait(_BEAT_SECONDS)
         return False
@@ -104,7 +124,7 @@ class Membership:
         Half a minute, and twice as long as before if it fails again: each try costs the others what they have read and
         not registered.
         """
-        now, self._may_try = self.clock(), False
+        now, self._may_try, self._reads_by = self.clock(), False, math.inf
         before, until = self._failed.get(stream_partition, (0.0, 0.0))
         is_again = now < until + _LONGEST_ASIDE_SECONDS
         seconds = min(2 * before, _LONGEST_ASIDE_SECONDS) if before and is_again else _ASIDE_SECONDS
@@ -122,9 +142,20 @@ class Membership:
         may_try = self._may_try or self._share <= self._aside.keys()
         return frozenset(number for _, number in due[:1] if may_try)
 
-    def keep_alive(self) -> None:
+    def _make_way_if_due(self) -> None:
+        """Leaves its share to other consumers, if there are any and it could not read for too long."""
         with self._one_at_a_time:
-            self._share = self.store.consumers.beat(self.stream, owner=self.owner, lifetime=LIFETIME)
+            is_due, consumers = self.clock() > self._reads_by, self.store.consumers
+            self._makes_way = is_due and bool(consumers.others(self.stream, owner=self.owner))
+            if self._makes_way:
+                log.error("the consumer cannot read: others take its stream partitions", stream=self.stream)
+                consumers.leave(self.stream, owner=self.owner)
+
+    def keep_alive(self) -> None:
+        """Does nothing while the consumer makes way."""
+        with self._one_at_a_time:
+            if not self._makes_way:
+                self._share = self.store.consumers.beat(self.stream, owner=self.owner, lifetime=LIFETIME)
 
     def keep_alive_until(self, stop: Event) -> None:
         """Runs in a thread. Stops renewing for a consumer that hangs, so that others take over."""

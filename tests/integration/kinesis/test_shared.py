@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -139,6 +140,53 @@ def test_a_consumer_of_a_shard_without_records_sets_no_time_back(feed: ShardFeed
         assert read_all(open_two()) == []
     newest, before = (row["commit_time"] for row in feed.shown("boundaries"))
     assert newest >= before - timedelta(hours=1), "no cut is older than the interval of the one before it"
+
+
+def test_others_read_the_share_of_a_consumer_that_cannot_reach_the_source_until_it_can(feed: ShardFeed) -> None:
+    for number in range(2):
+        feed.write(ORDERS, number, "new", shard=f"shard-{number}")
+    feed.set_up()
+    now, stop = [0.0], Event()
+    with member(feed, "one") as (one, open_one), member(feed, "two") as (two, open_two):
+        one.clock = lambda: now[0]
+        for each in (one, two):
+            each.keep_alive()
+        first, second = open_one(), open_two()
+        assert one.wait_for_share(stop, stop.set)
+        for _ in range(2):
+            one.check(first.position)
+        now[0] += 121
+        assert one.wait_for_share(stop, stop.set), "it has read since"
+        assert set(owned(feed).values()) == {"one", "two"}
+        now[0] += 121
+        assert one.wait_for_share(stop, stop.set), "it tries on"
+        for each in (one, two):
+            each.keep_alive()
+        with pytest.raises(StreamMoved, match="its share"):
+            two.check(second.position)
+        second = open_two()
+        assert sorted(read_all(second)) == [0, 1]
+        with pytest.raises(StreamMoved, match="no stream partition is left"):
+            open_one()
+        two.keep_alive()
+        open_two()
+        assert one.wait_for_share(stop, stop.set)
+        open_one()
+        assert set(owned(feed).values()) == {"one", "two"}
+
+
+def test_a_consumer_without_others_keeps_its_share_however_long_it_cannot_reach_the_source(feed: ShardFeed) -> None:
+    feed.write(ORDERS, 1, "new")
+    feed.set_up()
+    now, stop = [0.0], Event()
+    with member(feed, "one") as (one, open_one):
+        one.clock = lambda: now[0]
+        open_one()
+        for _ in range(3):
+            assert one.wait_for_share(stop, stop.set)
+            now[0] += 1_000
+        assert owned(feed) == {f"{ORDERS} shard-0": "one"}
+        assert read_all(open_one()) == [0]
 
 
 @pytest.mark.slow
