@@ -160,14 +160,15 @@ class SliceCutter:
         return [int(ends[ends <= position][-1]) for position in changed if (ends <= position).any()]
 
     def _full(self) -> list[int]:
-        """Returns the end of the transaction with which the slice reaches its limit of rows."""
+        """Returns the ends of the transactions with which rows, and transactions, of the slice reach its limit."""
+        ends = self._transactions.end_position
+        full = [int(end) for end in ends[self._slice_rows - 1 : self._slice_rows]]
         if self._held.rows < self._slice_rows:
-            return []
+            return full
         if self._filling is None:
             positions = [chunk.commit_position for chunks in self._held.chunks.values() for chunk in chunks]
             self._filling = np.partition(np.concatenate(positions), self._slice_rows - 1)[self._slice_rows - 1]
-        ends = self._transactions.end_position[self._transactions.commit_position == self._filling]
-        return [int(end) for end in ends]
+        return full + [int(end) for end in ends[self._transactions.commit_position == self._filling]]
 
     def _too_much_quarantined(self) -> list[int]:
         """Returns the end of the newest quarantined event's transaction, once there is too much text of such events."""
@@ -177,8 +178,7 @@ class SliceCutter:
         return [int(end) for end in self._transactions.end_position[self._transactions.commit_position == newest]]
 
     def _at_column_changes(self) -> list[int]:
-        ends = self._transactions.end_position
-        return [position for position in self._cut_at if (ends > position).any()]
+        return [position for position in self._cut_at if (self._transactions.end_position > position).any()]
 
     def _marked(self) -> dict[int, bool]:
         """Returns positions: True for one that a marker message names, False for the end of a plain marker message."""

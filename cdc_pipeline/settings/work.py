@@ -78,7 +78,7 @@ class SourceSettings(Frozen):
 
     unfit_table_settings: ClassVar[Mapping[str, str]]
     kind: str
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut at this many rows, or transactions")
 
     def folders(self, base: Path) -> tuple[Path, ...]:
         """Local folders that are read. Relative paths start at `base`."""

@@ -97,6 +97,15 @@ def test_the_stream_is_cut_before_events_for_quarantine_fill_the_memory() -> Non
     assert under_test.add(unfit(12, half)) == []
 
 
+def test_transactions_without_rows_fill_a_slice_as_rows_do() -> None:
+    """Those of tables that are not listed: each is kept until the cut, however long the slice is."""
+    under_test = cutter()
+    assert [under_test.add(replace(marked(position, ""), markers=())) for position in range(10, 109)] == [[]] * 99
+    (cut,) = under_test.add(replace(marked(109, ""), markers=()))
+    assert (cut.start, cut.end, cut.requested) == (10, 110, False)
+    assert [under_test.add(replace(marked(position, ""), markers=())) for position in range(110, 209)] == [[]] * 99
+
+
 def test_a_place_that_was_cut_at_already_can_still_be_asked_for() -> None:
     under_test = cutter()
     (cut,) = under_test.add(marked(10, CUT))
