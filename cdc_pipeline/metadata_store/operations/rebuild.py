@@ -17,6 +17,7 @@ from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild_from_base import Rows, restore
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import RebuildFromLake
+from cdc_pipeline.record import PARTITION_NAME
 
 _PARTITION, _TABLE = models.stream_partition, models.source_table
 _BOUNDARY, _LEASE = models.boundary, models.lease
@@ -46,9 +47,10 @@ _EMPTY = (
     "DELETE FROM cdc.slice WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
     "DELETE FROM cdc.boundary WHERE stream = :stream",
     "DELETE FROM cdc.source_file WHERE stream = :stream",
-    """
+    f"""
     UPDATE cdc.stream_partition
-    SET next_offset = NULL, watermark = NULL, label_start = NULL, label_end = NULL, last_position = '{}'
+    SET next_offset = NULL, watermark = NULL, label_start = NULL, label_end = NULL,
+        last_position = jsonb_strip_nulls(jsonb_build_object('{PARTITION_NAME}', last_position -> '{PARTITION_NAME}'))
     WHERE stream = :stream
     """,
     """
@@ -220,7 +222,8 @@ class Rebuild:
 
         Meanwhile nobody registers, applies or publishes anything of the stream. Earlier owners of the stream or of a
         lease get StaleEpoch afterwards: epochs continue above those of any store that was created earlier. Decisions
-        about quarantined events, failed claims and tombstone horizons stay. Parked tables get another try.
+        about quarantined events, failed claims, tombstone horizons and names of stream partitions stay. Parked tables
+        get another try.
 
         `since`: position of the base of the chain, "" without one. Raises LeaseBusy while a lease is held.
         """

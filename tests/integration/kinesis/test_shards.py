@@ -147,6 +147,21 @@ def test_a_stale_table_stays_stale_when_slices_are_applied_and_in_a_rebuilt_stor
     assert set(apply(feed)) == {"TableStale"}
 
 
+def test_a_rebuild_keeps_the_names_of_shards_that_no_cut_has(feed: ShardFeed) -> None:
+    """Nobody would read a shard without a name, and it would count as one whose events of every table are to come."""
+    feed.consume()
+    feed.streams.replace_shards(ORDERS, (), "shard-1")
+    with feed.opened(make_lake=make_lake) as pipeline:
+        with pipeline.consumer_runs().open():
+            assert len(feed.shown("partitions")) == 3
+        pipeline.rebuild().run()
+    feed.write(ORDERS, 1, "new", shard="shard-1")
+    feed.go_on()
+    names = [f"{ITEMS} shard-0", f"{ORDERS} shard-0", f"{ORDERS} shard-1"]
+    assert sorted(str(row["partition"]) for row in feed.shown("partitions")) == names
+    assert feed.notes(ORDERS) == {0: "first", 1: "new"}
+
+
 def apply(feed: ShardFeed) -> list[str]:
     """The class of the error of each table."""
     with feed.opened(make_lake=make_lake) as pipeline:
