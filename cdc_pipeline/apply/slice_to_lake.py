@@ -211,7 +211,9 @@ class SliceWorker:
         left_from = until if len(within) < len(behind) else None
         within = first_with_same_columns(within, lambda row: self.work.store.tables.schema(row.table_id, row.schema_id))
         open_claim = self.work.store.claims.open_claim(table_id)
-        if open_claim is not None and open_claim.last_number > fence.number:
+        if open_claim is not None and before <= open_claim.first_number == fence.number + 1:
+            open_claim = None  # it takes none of the slices that the caller asks for
+        elif open_claim is not None and open_claim.last_number > fence.number:
             within = self.work.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
         return TableSituation(
             fence=fence,

@@ -15,7 +15,7 @@ from cdc_pipeline.steps import step
 
 log = structlog.get_logger()
 
-EVERYTHING_REGISTERED = 0
+NOTHING_NEW = 0
 _POSITION_DIGITS = 16
 
 
@@ -39,6 +39,8 @@ class Rewind:
     def run(self, table: TableName, to: str) -> Rewound:
         """Sets the table back to the end of the last claim at or before `to`, a position or a time.
 
+        A claim that a dead worker left open is cancelled and not applied: its slices wait again with the later ones.
+
         Raises LeaseBusy while another process works on the table, UsageError for a position before its snapshot,
         LakeError when files of that lake version may be deleted, SliceDamaged when a needed slice file is gone,
         FenceMismatch when that lake version does not end where the metadata store says.
@@ -48,7 +50,10 @@ class Rewind:
         with self.work.leased(row.table_id) as held:
             if self.work.store.snapshots.active_snapshot(row.table_id) is not None:
                 raise SnapshotError(f"a snapshot of {table} is being taken", remedy="rewind when it has ended")
-            self.worker.apply_held(*held, table, before=EVERYTHING_REGISTERED)
+            claim = self.work.store.claims.open_claim(row.table_id)
+            if claim is not None and claim.session:  # its MERGE may still run in Spark, and would commit afterwards
+                self.work.lake.cancel(claim.session, str(claim.claim_id))
+            self.worker.apply_held(*held, table, before=NOTHING_NEW)
             target = self.work.store.rewinds.target(row.table_id, position=position, moment=moment)
             if target is None:
                 raise UsageError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import CdcError, LeaseBusy, SliceDamaged, UsageError
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SliceDamaged, UsageError
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.operations.rewind import Rewound, parse_target
 from cdc_pipeline.record import decode_position
@@ -17,6 +17,7 @@ from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
 from tests.crash.test_rebuild import INFINITE, replay_all
+from tests.crash.test_rivals import SessionsLake
 from tests.crash.world import (
     World,
     apply_all,
@@ -108,6 +109,33 @@ def test_a_rewind_that_dies_leaves_a_table_that_goes_on(world: World) -> None:
             pipeline.rewind().run(table.name, place)
         go_on(world)
         check(world)
+
+
+def test_a_rewind_applies_nothing_of_a_claim_that_a_dead_worker_left_open_and_cancels_it(world: World) -> None:
+    apply_changes(world)
+    with world.process() as pipeline:
+        table = lake_tables(pipeline)[0]
+        place, then = position(pipeline, table), rows(pipeline, table)
+    apply_changes(world)
+    register_changes(world)
+    cancelled = list[object]()
+    world.make_lake = lambda objects, on_step: SessionsLake(objects, on_step, table.name, cancelled)
+    dies = Failpoint(Site("lake_table.merge", Moment.BEFORE, 1))
+    with pytest.raises(Crash), world.process(dies) as pipeline:
+        pipeline.slice_worker().slice_to_lake(table.name)
+    world.bury_the_dead()
+    ((claim,),) = world.store_query("SELECT claim_id FROM cdc.claim WHERE state = 'claimed'")
+
+    def merges_nothing(name: str, _moment: Moment) -> None:
+        if name == "lake_table.merge":
+            raise LakeError("the claim fails each time")
+
+    with world.process(merges_nothing) as pipeline:
+        assert pipeline.rewind().run(table.name, place).position == place
+        assert rows(pipeline, table) == then
+    assert cancelled == [("outlives", str(claim), True)]
+    go_on(world)
+    check(world)
 
 
 def test_after_a_rewind_that_died_before_the_store_knew_of_it_verify_applies_again_what_is_missing(
