@@ -7,13 +7,13 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_version
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.known import KnownTable, PartitionProgress
-from cdc_pipeline.sources.protocol import Source, SourceCapabilities
+from cdc_pipeline.sources.protocol import SourceCapabilities
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
 from cdc_pipeline.steps import OnStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseSource(Source):
+class DatabaseSource:
     """The part of `Source` that asks no server. `stream`: the pipeline's name. `tables`: those of pipeline.yml."""
 
     stream: str

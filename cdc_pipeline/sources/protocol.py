@@ -223,10 +223,7 @@ class TableCopy(Protocol):
 
 
 class Source(Protocol):
-    """The source of one pipeline. Safe to share between threads. Methods beyond its capabilities raise UsageError.
-
-    What it does by default suits a source that the pipeline sets up nothing on.
-    """
+    """The source of one pipeline. Safe to share between threads. Methods beyond its capabilities raise UsageError."""
 
     @property
     def capabilities(self) -> SourceCapabilities: ...
@@ -239,8 +236,6 @@ class Source(Protocol):
 
         If none is missing, raises SourceError for problems that no statement solves.
         """
-        del known
-        return ()
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> SourceSurvey:
         """Surveys the source. Changes nothing. Treats the stale tables in `begin_again` as new ones.
@@ -268,8 +263,6 @@ class Source(Protocol):
 
     def is_held(self, purpose: str, *, name: str) -> bool:
         """Returns whether any process holds a position under this name."""
-        del purpose, name
-        return False
 
     def send_marker(self, text: str) -> bool:
         """Commits a marker message without an open stream. Returns whether a process reads the stream now."""
@@ -285,7 +278,6 @@ class Source(Protocol):
 
     def kept_log(self) -> KeptLog | None:
         """Returns how much log the source keeps for its reader now, None for a source that keeps none."""
-        return None
 
     def decode_quarantined(
         self,
@@ -305,5 +297,3 @@ class Source(Protocol):
 
         Returns the statements that the pipeline's role may not run. Raises LeaseBusy while a process reads the stream.
         """
-        del tables, whole
-        return ()

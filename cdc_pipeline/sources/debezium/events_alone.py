@@ -21,8 +21,8 @@ from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.written_position import START, position_in_order
 from cdc_pipeline.sources.files.partition_files import RawLine
-from cdc_pipeline.sources.known import KnownStream, KnownTable
-from cdc_pipeline.sources.protocol import Source, TableEvents
+from cdc_pipeline.sources.known import KeptLog, KnownStream, KnownTable
+from cdc_pipeline.sources.protocol import TableEvents
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
 from cdc_pipeline.time_slice import EPOCH
 
@@ -30,7 +30,7 @@ _MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventsAlone(Source):
+class EventsAlone:
     """The part of `Source` that needs no stream: there is no server that could copy or list tables.
 
     `stream`: the pipeline's name. `kind`: the kind of source. `tables`: those of pipeline.yml.
@@ -63,9 +63,22 @@ class EventsAlone(Source):
             remedy="list them under tables in pipeline.yml",
         )
 
+    def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
+        """Returns nothing: the program that writes the events creates what they are in."""
+        del known
+        return ()
+
     def position_of(self, text: str) -> WrittenPosition:
         """Reads the values of the fields that order events; `start` is before every event."""
         return position_in_order(text, self.sequence_by)
+
+    def is_held(self, purpose: str, *, name: str) -> bool:
+        del purpose, name
+        return False
+
+    def kept_log(self) -> KeptLog | None:
+        """Returns None: the pipeline does not decide how long the events are kept."""
+        return None
 
     def decode_quarantined(
         self,
@@ -80,6 +93,11 @@ class EventsAlone(Source):
         rows = [event for event in events if event.snapshot_id is not None]
         decoded = [] if table.schema is None else decode_texts(rows, table.schema, columns)
         return [*decoded, *_decode_lines(self, table, lines, columns, stream_partitions)]
+
+    def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
+        """Removes nothing: the events do not belong to the pipeline."""
+        del tables, whole
+        return ()
 
     def _is_no_database(self, *_: object, **__: object) -> Never:
         raise UsageError(

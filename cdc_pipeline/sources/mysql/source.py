@@ -14,7 +14,7 @@ from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.database import DatabaseSource
-from cdc_pipeline.sources.known import FoundTable, KnownStream, NewBeginning, StreamIdentity
+from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, NewBeginning, StreamIdentity
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, all_tables, read_server, read_shapes
 from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
@@ -130,6 +130,10 @@ class MysqlServer(DatabaseSource):
                 expected="a table whose columns stay until its rows are copied",
                 remedy="run cdc snapshot again",
             )
+
+    def kept_log(self) -> KeptLog | None:
+        """Returns None: the server keeps its log by time, not by its readers. Set-up checks that time."""
+        return None
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
         """Removes the pipeline's row of the table of marker messages; single tables have nothing on the source.

@@ -1,6 +1,5 @@
 """Which table an event belongs to, and what a table is before its first whole row."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +7,9 @@ from structlog.testing import capture_logs
 
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.files.debezium_folders import DebeziumFolders
-from cdc_pipeline.sources.files.source import FileSource
-from cdc_pipeline.sources.files.survey import EventOrder
+from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import UnfitEvent
-from cdc_pipeline.steps import no_step
 from tests.support.decoding import ORDERS, Decoding, KeptText, orders, postgres
 
 
@@ -73,10 +69,7 @@ def test_a_quarantined_tombstone_can_be_replayed() -> None:
     line = {"_cdc_line": record.text.decode(), "_cdc_file": "f", "_cdc_line_number": "1"}
     event = UnfitEvent(stream_partition=0, version="", commit_position=0, column="", payload=line, reason="")
     known = KnownTable(name=ORDERS, source_id=0, key=("id", "at"), published_as="", schema=REGISTERED)
-    transport = DebeziumFolders(folder=Path(), on_step=no_step)
-    source = FileSource(
-        stream="shop", kind="debezium_files", tables=(table,), order=EventOrder(name="ordered"), transport=transport
-    )
+    source = EventsAlone(stream="shop", kind="debezium_files", tables=(table,))
     kept = KeptText(quarantine_id=7, event=event)
     (decoded,) = source.decode_quarantined(known, [kept], columns=(), stream_partitions=[0])
     assert (decoded.rows["id"].to_pylist(), decoded.fitting, decoded.refused) == ([2], [7], {})
