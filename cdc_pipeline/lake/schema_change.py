@@ -65,14 +65,16 @@ def follow(
 ) -> Fitted:
     """Gives the lake's table the claim's columns, or those of `plan`, in version `read + 1`.
 
-    Makes no commit if it has them. `read` is the lake version at which the claim's fence was read; `metadata` is that
-    version's. The commit is durable on return. Raises SchemaConflict if the lake cannot follow, LakeError (retryable)
-    if another writer was first, and LakeError for a table whose features only Delta's writer maintains.
+    Makes no commit if it has them, or if the claim can do without it. `read` is the lake version at which the claim's
+    fence was read; `metadata` is that version's. The commit is durable on return. Raises SchemaConflict if the lake
+    cannot follow, LakeError (retryable) if another writer was first, and LakeError for a table whose features only
+    Delta's writer maintains.
     """
     log, on_step = reshaper.log, reshaper.on_step
     plan = plan or partial(planned, table, work)
     reshaping = reshaping_of(metadata, read, plan, vectors=table.deletion_vectors)
-    if not reshaping.is_none and _is_worth_a_commit(reshaping, log, read, on_step):
+    commits = not reshaping.is_none and _is_worth_a_commit(reshaping, log, read, on_step)
+    if commits:
         words = reshaping.change.words()
         info = commit_info(
             operation=_OPERATION, user_metadata=json.dumps({"shape": words}), read_version=read, now=reshaper.clock()
@@ -83,11 +85,8 @@ def follow(
             log.append(read + 1, [info, *actions])
         logger.info("the lake follows its source", table=str(table.name), lake_version=read + 1, **words)
     after = reshaping.change.after
-    return Fitted(
-        table=_of_claim(table, work, after, reshaping.partitions),
-        shape=after,
-        version=read if reshaping.is_none else read + 1,
-    )
+    version = read + 1 if commits else read
+    return Fitted(table=_of_claim(table, work, after, reshaping.partitions), shape=after, version=version)
 
 
 def latest_shape(log: DeltaLog, table: LakeTable) -> Shape:

@@ -1,7 +1,9 @@
 """Commits of the pipeline's own are not written where only Delta's writer keeps what a user has switched on."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -9,11 +11,16 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.new_table import create_plain_table
+from cdc_pipeline.lake.protocol import always
+from cdc_pipeline.lake.reshaping import Reshaper
+from cdc_pipeline.lake.schema_change import follow
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
 from tests.support.history_tables import publish
-from tests.support.lake import NOW, table_of
+from tests.support.lake import NOW, Feed, event, table_of
+from tests.support.shapes import columns
 
 TABLE = table_of()
 
@@ -90,3 +97,16 @@ def test_nobody_is_told_to_drop_a_feature_that_delta_cannot_drop(store: LocalObj
 def test_a_fence_is_not_repeated(store: LocalObjectStore, log: DeltaLog) -> None:
     assert not lake_of(store).keep_fence(TABLE, older_than=timedelta())
     assert log.latest_version() == 3
+
+
+def test_a_change_of_types_that_are_one_type_in_the_lake_needs_no_commit(store: LocalObjectStore) -> None:
+    table = table_of(columns("id int8 1", "name varchar(20) 2"))
+    log = DeltaLog(store, lake_key(table.name))
+    assert create_plain_table(log, table, lambda: NOW)
+    with_features(log, 1, *log.newest("protocol", 0)["writerFeatures"], "inCommitTimestamp")
+    wider = replace(columns("id int8 1", "name varchar(40) 2"), generation=1)
+    work = Feed(store=store, table=table).claim([event("i", 1, 1, name="a")], schema=wider)
+    without_spark = cast("SparkSession", None)
+    reshaper = Reshaper(session=without_spark, store=store, log=log, clock=lambda: NOW, on_step=no_step)
+    fitted = follow(reshaper, table, work, 1, log.metadata(1), always)
+    assert fitted.version == log.latest_version() == 1
