@@ -51,9 +51,13 @@ class Membership:
     _read: frozenset[int] = frozenset()
     _progress: float = field(default_factory=time.monotonic)
     _makes_way: bool = False
-    """Others have its share, since it could not read. It still tries to open the stream."""
-    _reads_by: float = math.inf
-    """When it makes way, if it has not read by then."""
+    """Others have its share, since it could not open the stream. It still tries to."""
+    _opens_by: float = math.inf
+    """When it makes way, if it has not opened the stream by then.
+
+    Reads that fail do not count: a shard or broker that fails would go from one consumer to the next, and each of them
+    would lose its open slice.
+    """
     _one_at_a_time: Lock = field(default_factory=Lock)
 
     def take(self, first_offset: str) -> Assignment:
@@ -67,8 +71,7 @@ class Membership:
             for number, until in self._aside.items()
             if number not in tried and (until > now or number in self._share)
         }
-        if self._makes_way:  # The source was surveyed: it answers again.
-            self._makes_way, self._reads_by = False, math.inf
+        self._makes_way, self._opens_by = False, math.inf  # The source was surveyed: it answers.
         with self._one_at_a_time:
             assignment = self.store.consumers.take_share(
                 self.stream, owner=self.owner, lifetime=LIFETIME, first_offset=first_offset, without=self._aside
@@ -87,9 +90,7 @@ class Membership:
         minute after the opening; a minute after one that tried another, which has the time to fail before.
         """
         self._progress = time.monotonic()
-        if self._cut_end is not None:  # It is not the first call after the opening: a read has worked.
-            self._reads_by = math.inf
-            self._may_try |= cut_end != self._cut_end
+        self._may_try |= cut_end != (cut_end if self._cut_end is None else self._cut_end)
         self._cut_end = cut_end
         is_try_due = self.clock() >= self._next_try and self._tried()
         if is_try_due or self._share - self._aside.keys() != self._read:
@@ -102,7 +103,7 @@ class Membership:
     def wait_for_share(self, stop: Event, beat: Callable[[], None]) -> bool:
         """Waits while other consumers have every stream partition. Returns False if `stop` was set.
 
-        A consumer that makes way does not wait: its next opening shows whether it can read again.
+        A consumer that makes way does not wait: its next opening shows whether it can again.
         """
         while not stop.is_set():
             self._progress = time.monotonic()
@@ -111,9 +112,9 @@ class Membership:
             if self._makes_way:
                 return True
             if self._tried() or self._share - self._aside.keys():
-                self._reads_by = min(self._reads_by, self.clock() + _LONGEST_STEP_SECONDS)
+                self._opens_by = min(self._opens_by, self.clock() + _LONGEST_STEP_SECONDS)
                 return True
-            self._reads_by = math.inf
+            self._opens_by = math.inf
             beat()
             stop.wait(_BEAT_SECONDS)
         return False
@@ -124,7 +125,7 @@ class Membership:
         Half a minute, and twice as long as before if it fails again: each try costs the others what they have read and
         not registered.
         """
-        now, self._may_try, self._reads_by = self.clock(), False, math.inf
+        now, self._may_try, self._opens_by = self.clock(), False, math.inf
         before, until = self._failed.get(stream_partition, (0.0, 0.0))
         is_again = now < until + _LONGEST_ASIDE_SECONDS
         seconds = min(2 * before, _LONGEST_ASIDE_SECONDS) if before and is_again else _ASIDE_SECONDS
@@ -143,12 +144,12 @@ class Membership:
         return frozenset(number for _, number in due[:1] if may_try)
 
     def _make_way_if_due(self) -> None:
-        """Leaves its share to other consumers, if there are any and it could not read for too long."""
+        """Leaves its share to other consumers, if there are any and it could not open the stream for too long."""
         with self._one_at_a_time:
-            is_due, consumers = self.clock() > self._reads_by, self.store.consumers
+            is_due, consumers = self.clock() > self._opens_by, self.store.consumers
             self._makes_way = is_due and bool(consumers.others(self.stream, owner=self.owner))
             if self._makes_way:
-                log.error("the consumer cannot read: others take its stream partitions", stream=self.stream)
+                log.error("the consumer cannot open the stream: others take its stream partitions", stream=self.stream)
                 consumers.leave(self.stream, owner=self.owner)
 
     def keep_alive(self) -> None:

@@ -67,7 +67,7 @@ class DebeziumTables:
     """The tables of pipeline.yml, as their events show them. `known`: their registered schemas.
 
     `columns`: every column that they ever had, oldest first. `of_partition`: the table of a stream partition, if each
-    has one. `upserts`: tables of compacted topics.
+    has one. `upserts`: tables of compacted topics. `is_only`: False if pipeline.yml lists others, which are not read.
     """
 
     def __init__(
@@ -77,12 +77,15 @@ class DebeziumTables:
         of_partition: Mapping[int, TableName] = MappingProxyType({}),
         upserts: Collection[TableName] = (),
         columns: Mapping[TableName, Sequence[Column]] = MappingProxyType({}),
+        *,
+        is_only: bool = True,
     ) -> None:
         self._tables = tuple(tables)
         self._known = dict(known)
         self._widest = {name: widest((*columns.get(name, ()), *schema.columns)) for name, schema in known.items()}
         self._of_partition = of_partition
         self._upserts = frozenset(upserts)
+        self._is_only = is_only
         self._layouts: dict[str, tuple[Fields | None, Layout]] = {}
         self._named: dict[tuple[object, ...], TableSettings] = {}
         self._left_out: set[tuple[TableName, str]] = set()
@@ -98,7 +101,7 @@ class DebeziumTables:
         """
         found = event.source.get("table")
         if not isinstance(found, str) or not found:
-            if len(self._tables) == 1:
+            if self._is_only and len(self._tables) == 1:
                 return self._tables[0]
             raise Undecodable("names no table: it has no source.table")
         names = event.source.get("db"), event.source.get("schema"), found

@@ -163,7 +163,9 @@ def _decoder(survey: "TopicSurvey", partitions: Mapping[int, ReadPartition], sta
     of_partition = {number: part.tables[0] for number, part in partitions.items()}
     upserts = {table for part in partitions.values() if part.deletes_by_tombstone for table in part.tables}
     return DebeziumDecoder(
-        tables=DebeziumTables(read, start.schemas, of_partition, upserts, columns=start.columns),
+        tables=DebeziumTables(
+            read, start.schemas, of_partition, upserts, start.columns, is_only=len(survey.listed) == 1
+        ),
         sequence_by=(),
         last_position=table_states({**survey.progress, **start.progress}, OWN_KEYS),
         horizons=start.horizons,

@@ -110,7 +110,7 @@ def _decoder(
     first = {number: shard.tables[0] for number, shard in shards.items()}
     registered = tuple(table for table in survey.listed if table.table in start.tables)
     return DebeziumDecoder(
-        tables=DebeziumTables(registered, start.schemas, first, columns=start.columns),
+        tables=DebeziumTables(registered, start.schemas, first, columns=start.columns, is_only=len(survey.listed) == 1),
         sequence_by=(),
         last_position=table_states(known, OWN_KEYS),
         horizons=start.horizons,

@@ -151,12 +151,12 @@ def test_others_read_the_share_of_a_consumer_that_cannot_reach_the_source_until_
         one.clock = lambda: now[0]
         for each in (one, two):
             each.keep_alive()
-        first, second = open_one(), open_two()
+        open_one()
+        second = open_two()
         assert one.wait_for_share(stop, stop.set)
-        for _ in range(2):
-            one.check(first.position)
+        open_one()
         now[0] += 121
-        assert one.wait_for_share(stop, stop.set), "it has read since"
+        assert one.wait_for_share(stop, stop.set), "it has opened the stream since"
         assert set(owned(feed).values()) == {"one", "two"}
         now[0] += 121
         assert one.wait_for_share(stop, stop.set), "it tries on"
@@ -172,6 +172,26 @@ def test_others_read_the_share_of_a_consumer_that_cannot_reach_the_source_until_
         open_two()
         assert one.wait_for_share(stop, stop.set)
         open_one()
+        assert set(owned(feed).values()) == {"one", "two"}
+
+
+def test_a_consumer_whose_reads_fail_keeps_its_share_so_that_the_others_keep_their_slices(feed: ShardFeed) -> None:
+    for number in range(2):
+        feed.write(ORDERS, number, "new", shard=f"shard-{number}")
+    feed.set_up()
+    now, stop = [0.0], Event()
+    with member(feed, "one") as (one, open_one), member(feed, "two") as (two, open_two):
+        one.clock = lambda: now[0]
+        for each in (one, two):
+            each.keep_alive()
+        open_one()
+        second = open_two()
+        for _ in range(5):
+            now[0] += 61
+            assert one.wait_for_share(stop, stop.set)
+            open_one()
+        two.keep_alive()
+        two.check(second.position)
         assert set(owned(feed).values()) == {"one", "two"}
 
 

@@ -1,5 +1,6 @@
 """Which table an event belongs to, and what a table is before its first whole row."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,10 @@ from structlog.testing import capture_logs
 
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
+from cdc_pipeline.sources.debezium.one_line import Undecodable
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import UnfitEvent
 from tests.support.decoding import ORDERS, Decoding, KeptText, orders, postgres
@@ -25,6 +29,16 @@ def test_the_keyspace_of_vitess_is_its_database() -> None:
     found = {events.table: events.rows["id"].to_pylist() for events in reader.events}
     assert found == {TableName.parse(names[0]): [1], TableName.parse(names[1]): [2, 4]}
     assert reader.skipped == ["row of a table that is not listed"]
+
+
+def test_an_event_without_a_table_belongs_to_none_while_a_listed_table_is_not_read() -> None:
+    event = read_line(json.dumps({**postgres("c", 1, after={"id": 1}), "source": {}}).encode())
+    assert isinstance(event, EnvelopeEvent)
+    with pytest.raises(Undecodable, match="names no table"):
+        DebeziumTables((orders(),), {}, is_only=False).table_of(event)
+    found = DebeziumTables((orders(),), {}).table_of(event)
+    assert found is not None
+    assert found.table == ORDERS
 
 
 ID = {"type": "int64", "optional": False, "field": "id"}
