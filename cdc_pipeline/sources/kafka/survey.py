@@ -235,13 +235,12 @@ class TopicSurvey(EventsSurvey):
         names = self.topics_of.get(table, ())
         if not names and table not in self.registered:
             yield f"the cluster has no topic of {table} that this user may read: {self.settings.topic}"
-        known = {place.last_position.get(PARTITION_NAME): place for place in self.progress.values()}
         for topic in (self.topics[name] for name in names):
             if topic.is_compacted and self.settings.compacted == "refuse":
                 yield f"the topic {topic.name} of {table} is compacted, so it has only the newest records of each key"
             for number, kept in topic.kept.items():
                 name = partition_name(topic.name, number)
-                yield from self._gap(topic, name, kept, known.get(name))
+                yield from self._gap(topic, name, kept, self._places.get(name))
         if again := self.created_again(self.registered.get(table)):
             # Nothing of it was registered yet, so no partition says which topic it is of.
             yield f"the topic {again} was deleted and created again since {table} was set up"
@@ -254,17 +253,25 @@ class TopicSurvey(EventsSurvey):
             for number, error in topic.unknown.items()
         }
 
+    @cached_property
+    def _places(self) -> Mapping[str, PartitionProgress]:
+        """The registered stream partitions by name."""
+        return {place.last_position.get(PARTITION_NAME, ""): place for place in self.progress.values()}
+
+    @cached_property
+    def _unreadable(self) -> Mapping[int, str]:
+        """The names of the registered stream partitions that cannot be read now, of whatever tables."""
+        shown = {*self.topics, self.settings.transactions}
+        names = {number: place.last_position.get(PARTITION_NAME, "") for number, place in self.progress.items()}
+        return {number: name for number, name in names.items() if name in self._unknown or topic_of(name) not in shown}
+
     def _resting(self, table: TableName) -> dict[int, SourceError]:
         """Returns the stream partitions of a registered table that cannot be read now, each with the reason."""
-        pattern, found = self.settings.topic_pattern(table), {}
-        for number, place in self.progress.items():
-            name = place.last_position.get(PARTITION_NAME, "")
-            topic = topic_of(name)
-            if name in self._unknown and pattern.fullmatch(topic):
-                found[number] = self._unknown[name]
-            elif topic not in self.topics and topic != self.settings.transactions and pattern.fullmatch(topic):
-                found[number] = _hidden(topic, table)
-        return found
+        if not self._unreadable:
+            return {}
+        pattern = self.settings.topic_pattern(table)
+        found = {number: name for number, name in self._unreadable.items() if pattern.fullmatch(topic_of(name))}
+        return {number: self._unknown.get(name) or _hidden(topic_of(name), table) for number, name in found.items()}
 
     def _gap(self, topic: Topic, name: str, kept: KeptRecords, place: PartitionProgress | None) -> Iterator[str]:
         offset = decode_position(place.offset) if place is not None and place.offset else 0

@@ -1,9 +1,10 @@
 """The state of topics: their partitions, the offsets that the broker keeps, and how it deletes records."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import ConfigEntry, ConfigResource, ListOffsetsResultInfo, OffsetSpec
@@ -76,20 +77,22 @@ def read_topics(client: KafkaClient, cluster: Cluster, names: Collection[str]) -
     if not names:
         return {}
     ids = read_topic_ids(client, names)
-    places = [TopicPartition(name, number) for name in sorted(ids) for number in range(cluster.topics[name])]
+    places = {name: [TopicPartition(name, number) for number in range(cluster.topics[name])] for name in sorted(ids)}
+    every = list(chain.from_iterable(places.values()))
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(ids)]
     # All is asked before the first answer is awaited: brokers that do not answer hold this up once.
     answers = TopicAnswers(
         settings=client.admin.describe_configs(resources, request_timeout=CALL_SECONDS) if ids else {},
-        first=_offsets(client, places, OffsetSpec.earliest()),
-        end=_offsets(client, places, OffsetSpec.latest()),
+        first=_offsets(client, every, OffsetSpec.earliest()),
+        end=_offsets(client, every, OffsetSpec.latest()),
     )
-    return {name: known_topic(client, name, topic_id, answers) for name, topic_id in ids.items()}
+    return {name: known_topic(client, name, topic_id, places[name], answers) for name, topic_id in ids.items()}
 
 
-def known_topic(client: KafkaClient, name: str, topic_id: str, answers: TopicAnswers) -> Topic:
-    """Returns what the answers say of a topic. Nothing is kept of one whose settings they do not say."""
-    places = [place for place in answers.first if place.topic == name]
+def known_topic(
+    client: KafkaClient, name: str, topic_id: str, places: Sequence[TopicPartition], answers: TopicAnswers
+) -> Topic:
+    """Returns what the answers say of a topic with these partitions; nothing is kept if its settings are missing."""
     try:
         settings = _settings(client, name, answers)
     except SourceError as error:

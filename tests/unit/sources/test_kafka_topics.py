@@ -57,7 +57,7 @@ def known(
     answers = TopicAnswers(
         settings={ConfigResource(ConfigResource.Type.TOPIC, ORDERS): said}, first=offsets(first), end=offsets(end)
     )
-    return known_topic(client, ORDERS, "A", answers)
+    return known_topic(client, ORDERS, "A", list(answers.first), answers)
 
 
 @pytest.mark.parametrize(
