@@ -26,6 +26,7 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
+from cdc_pipeline.operations.removed_tables import was_forgotten, was_removed
 from cdc_pipeline.operations.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.record import KnownClaim, TableName, encode_position
 from cdc_pipeline.steps import OnStep, step
@@ -116,8 +117,8 @@ class StoreRebuild:
 
         A table that was removed without its lake, and then listed again, is another one, which the lake lacks. One that
         was removed with its lake has no owner any more, or another one; or, listed again, one since a later cut. One
-        that was removed before the base was made is left out. Raises FenceMismatch when lake and cut files have
-        different tables under one name.
+        that was removed before the base was made is left out, also if it is listed again. Raises FenceMismatch when
+        lake and cut files have different tables under one name.
         """
         named = dict.fromkeys(identity.name for identity in chain.tables)
         owners = {name: owner_of_lake_table(name, objects=self.objects, on_step=self.on_step) for name in named}
@@ -132,11 +133,12 @@ class StoreRebuild:
         found, removed = [], chain.removed
         for name, in_lake in zip(names, ledgers, strict=True):
             identity, ledger = known.get(name), in_lake
-            published = None if ledger is None else ledger.published
-            if published is not None:
+            if in_lake is not None and (published := in_lake.published) is not None:
+                if identity is None and was_forgotten(in_lake, chain):
+                    continue
                 own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)
                 if identity is not None and identity.table_uuid != own.table_uuid:
-                    if not _was_removed(published, chain):
+                    if not was_removed(published, chain):
                         raise FenceMismatch(
                             f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
                             expected="one and the same table",
@@ -195,16 +197,6 @@ class StoreRebuild:
                 raise
             return []
         return rows
-
-
-def _was_removed(published: PublishedTable, chain: DecidedChain) -> bool:
-    """Whether cut files name this table of the lake, or may have named it before the base: the stream published it."""
-    if any(published.table_uuid == each.table_uuid for each in chain.tables):
-        return True
-    then, base = Stream(**published.stream), chain.base
-    if base is None or published.cutoff_offset > base.position:
-        return False
-    return (then.name, then.source_system_identifier) == (base.stream.name, base.stream.source_system_identifier)
 
 
 def _read_again(chain: CutChain, chain_position: str) -> CutFile:

@@ -112,6 +112,27 @@ def test_a_table_that_is_listed_again_is_not_the_one_of_the_late_slice(removed: 
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "kept"])
+def test_a_table_that_no_cut_file_names_any_more_and_that_is_listed_again_is_another_one(
+    removed: World, *, is_lost: bool
+) -> None:
+    """It was read before the base of the chain, and the base, which names every table that there was, does not."""
+    whole, gone = removed.settings, removed.tables[0]
+    remove_first(removed, with_lake=False)
+    for _ in range(2):
+        apply_changes(removed)
+    cleaned(removed)
+    rest, removed.settings = list(removed.tables), whole
+    if is_lost:
+        lose_store(removed)
+    assert [found.table for found in rebuilt(removed)] == rest
+    with removed.process() as pipeline:
+        pipeline.source_setup().set_up(begin_again=[gone])
+    snapshot_one(removed)
+    go_on(removed)
+    check(removed)
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "kept"])
 @pytest.mark.parametrize("has_snapshot", [True, False], ids=["with a snapshot", "without one"])
 def test_a_table_that_is_listed_again_after_its_lake_is_removed_is_not_the_one_of_the_cut_files(
     removed: World, *, has_snapshot: bool, is_lost: bool
