@@ -43,15 +43,17 @@ class HeldCuts:
     consume_until_idle: Callable[[], object]
 
     @contextmanager
-    def held(self, deadline: float, *, purpose: str) -> Iterator[tuple[HeldPosition, Boundary]]:
+    def held(self, timeout: timedelta, *, purpose: str) -> Iterator[tuple[HeldPosition, Boundary]]:
         """Yields a position and its boundary: the stream is cut there, and the source can be copied as of the position
         while the block runs.
+
+        `timeout`: for the cut. The time in which the position waits for transactions of the source does not count.
         """
         with ExitStack() as holding:
             for _ in range(_MOST_TRIES):
                 name = self.new_id().hex[:8]
                 held = holding.enter_context(self.source.hold_position(purpose, name=name))
-                boundary = self._cut_at(held, deadline)
+                boundary = self._cut_at(held, timeout)
                 if boundary is not None:
                     yield held, boundary
                     return
@@ -63,22 +65,24 @@ class HeldCuts:
             remedy=f"run {purpose} again; a longer slice_length makes it easier",
         )
 
-    def _cut_at(self, held: HeldPosition, deadline: float) -> Boundary | None:
+    def _cut_at(self, held: HeldPosition, timeout: timedelta) -> Boundary | None:
         """Returns the boundary at the held position; None when the stream is already registered past the position."""
+        deadline = time.monotonic() + timeout.total_seconds()
         if not self.source.send_marker(f"{CUT_AT}{held.offset}:{self.new_id()}"):
             self.consume_until_idle()
-        while time.monotonic() < deadline:
+        while True:
             boundary = self.store.lake_positions.boundary_at(self.stream, held.offset)
             if boundary is not None:
                 return boundary
             if (self.store.streams.next_offset(self.stream) or "") > held.offset:
                 return None
+            if time.monotonic() > deadline:
+                raise CdcError(
+                    "the consumer did not register the cut",
+                    expected="it within the time given",
+                    remedy="look at cdc status, then try again",
+                )
             Event().wait(POLL.total_seconds())
-        raise CdcError(
-            "the consumer did not register the cut",
-            expected="it within the time given to verify",
-            remedy="look at cdc status, then try again",
-        )
 
 
 def begun_history(lake: Lake, table: LakeTable) -> tuple[LakeTable, int] | None:

@@ -77,6 +77,8 @@ class Repair:
         repair fails while it puts the cut file of the late slice or registers what is decided there, because another
         process may register that slice later.
 
+        `timeout`: for the lease, then again for the cut, and again for the lake to reach the late slice.
+
         Raises UsageError for a keyless table, SnapshotError while a snapshot of the table is being taken.
         """
         if self.work.lake_table(table).schema.is_keyless:
@@ -85,15 +87,15 @@ class Repair:
                 expected="a table with a key",
                 remedy="take a new snapshot of it: cdc snapshot",
             )
-        deadline = time.monotonic() + timeout.total_seconds()
         table_id = self.work.store.tables.table(table).table_id
         with (
-            self.work.leased_when_free(table_id, deadline) as (lease, keeper),
-            self.cuts.held(deadline, purpose="repair") as (held, boundary),
+            self.work.leased_when_free(table_id, time.monotonic() + timeout.total_seconds()) as (lease, keeper),
+            self.cuts.held(timeout, purpose="repair") as (held, boundary),
         ):
             version = self._version_at(table, boundary, lease, keeper)
             self.work.store.tables.begin_repair(lease)
             repaired = self._register(table, held, boundary, version, lease, keeper)
+        deadline = time.monotonic() + timeout.total_seconds()
         while repaired.slice_number is not None:
             with suppress(LeaseBusy):
                 self.worker.slice_to_lake(table)

@@ -72,10 +72,12 @@ class Verification:
         consumer makes that cut; without one, this process reads the stream. This process or another worker applies the
         slices up to the cut. Each table gets its own result; one that is stale, fails or has no snapshot does not delay
         the others.
+
+        `timeout`: for the cut, and then again for the lake to reach it.
         """
-        deadline = time.monotonic() + timeout.total_seconds()
         verdicts = dict[TableName, Verified]()
-        with self.cuts.held(deadline, purpose="verify") as (held, boundary):
+        with self.cuts.held(timeout, purpose="verify") as (held, boundary):
+            deadline = time.monotonic() + timeout.total_seconds()
             while left := [table for table in tables if table not in verdicts]:
                 is_over = time.monotonic() >= deadline
                 for table in left:
