@@ -124,6 +124,7 @@ def _decode_lines(
     tables = DebeziumTables(source.tables, schemas, columns={table.name: columns})
     watches = defaultdict[str, TableWatch](TableWatch)
     parts: dict[TableSchema, DecodedEvents] = {}
+    fitting = defaultdict[TableSchema, list[pa.Table]](list)
     for entry in entries:
         decoder = DebeziumDecoder(
             tables=tables,
@@ -141,8 +142,10 @@ def _decode_lines(
         if why:
             part.refused[entry.quarantine_id] = why
         else:
-            part.rows = pa.concat_tables([part.rows, rows])
+            fitting[schema].append(rows)
             part.fitting.append(entry.quarantine_id)
+    for schema, found in fitting.items():
+        parts[schema].rows = pa.concat_tables(found)
     return list(parts.values())
 
 
