@@ -98,6 +98,10 @@ def verify(
         context.show([_verdict(verdict) for verdict in verdicts], title=title)
         if differences:
             context.show(differences)
+    compared = (found for verdict in verdicts for found in (verdict.comparison, verdict.history))
+    cut = next((found for found in compared if found is not None and found.is_cut), None)
+    if cut is not None:
+        context.say(f"only the first {len(cut.differences)} ids that differ are listed for each table; all are counted")
     raise typer.Exit(0 if all(verdict.is_equal for verdict in verdicts) else CHECK_FAILED)
 
 

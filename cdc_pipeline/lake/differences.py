@@ -33,3 +33,8 @@ class Comparison:
     lake_rows: int
     differing_rows: int
     differences: tuple[Difference, ...]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether `differences` may lack rows: it has as many as it may, and more rows differ."""
+        return self.differing_rows > len(self.differences) >= MOST_SHOWN

@@ -55,6 +55,21 @@ def test_verify_gives_a_verdict_on_every_table_and_ends_with_three(cdc: CommandL
     assert {row["differing_rows"] for row in ended.rows} == {None}
 
 
+def test_verify_says_so_when_more_ids_differ_than_it_lists(cdc: CommandLine, spark_url: str) -> None:
+    """The lake has no row with the source's infinite date."""
+    cdc.write_settings(spark=spark_url)
+    run_sql(
+        cdc.source_url,
+        "ALTER TABLE orders ADD day date",
+        "INSERT INTO orders SELECT n, 'a', 'infinity' FROM generate_series(1, 101) AS n",
+    )
+    assert cdc.run("snapshot").exit_code == CHECK_FAILED
+    ended = cdc.run("verify", "--json")
+    (found,) = ended.rows
+    assert (found["differing_rows"], len(found["differences"])) == (101, 100)
+    assert "only the first 100 ids that differ are listed for each table" in ended.errors
+
+
 def test_a_limit_that_leaves_rows_out_says_so_on_stderr(cdc: CommandLine, added: str) -> None:
     del added
     assert cdc.run("setup-source").exit_code == 0
