@@ -47,13 +47,17 @@ class HeldCuts:
         """Yields a position and its boundary: the stream is cut there, and the source can be copied as of the position
         while the block runs.
 
-        `timeout`: for the cut. The time in which the position waits for transactions of the source does not count.
+        `timeout`: for the cut, at however many positions it is tried. The time in which a position waits for
+        transactions of the source does not count.
         """
+        left = timeout
         with ExitStack() as holding:
             for _ in range(_MOST_TRIES):
                 name = self.new_id().hex[:8]
                 held = holding.enter_context(self.source.hold_position(purpose, name=name))
-                boundary = self._cut_at(held, timeout)
+                sent = time.monotonic()
+                boundary = self._cut_at(held, left)
+                left -= timedelta(seconds=time.monotonic() - sent)
                 if boundary is not None:
                     yield held, boundary
                     return

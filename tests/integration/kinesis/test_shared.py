@@ -189,9 +189,9 @@ def test_a_consumer_whose_reads_fail_keeps_its_share_so_that_the_others_keep_the
         for _ in range(5):
             now[0] += 61
             assert one.wait_for_share(stop, stop.set)
+            two.keep_alive()
+            two.check(second.position)
             open_one()
-        two.keep_alive()
-        two.check(second.position)
         assert set(owned(feed).values()) == {"one", "two"}
 
 
