@@ -88,7 +88,7 @@ def test_a_column_may_have_the_name_of_what_spark_tells_about_files(
     assert lake_values(store, table) == {("a",): ("y", "o"), ("b",): ("x", "p")}
 
 
-@pytest.mark.parametrize("upsert", ["append", "merge"])
+@pytest.mark.parametrize("upsert", ["append", pytest.param("merge", marks=pytest.mark.nightly)])
 def test_the_text_that_names_the_folder_of_null_is_a_value_like_any_other(
     session: SparkSession, store: LocalObjectStore, upsert: Upsert
 ) -> None:
@@ -110,7 +110,7 @@ def test_the_text_that_names_the_folder_of_null_is_a_value_like_any_other(
     assert lake_values(store, table)[1,] == (NULL_PARTITION, 2)
 
 
-@pytest.mark.parametrize("upsert", ["append", "merge"])
+@pytest.mark.parametrize("upsert", ["append", pytest.param("merge", marks=pytest.mark.nightly)])
 def test_a_value_of_any_length_names_a_folder_that_a_file_system_takes(
     session: SparkSession, store: LocalObjectStore, upsert: Upsert
 ) -> None:
@@ -168,7 +168,7 @@ def test_an_error_says_that_the_name_of_a_data_partition_is_too_long(lake: Spark
         lake.upsert(table, feed.claim([event("i", 1, 1, **{"n" * 250: "x"})]))
 
 
-@pytest.mark.parametrize("upsert", ["append", "merge"])
+@pytest.mark.parametrize("upsert", ["append", pytest.param("merge", marks=pytest.mark.nightly)])
 def test_a_data_partition_may_be_named_by_a_text_with_nul(
     session: SparkSession, store: LocalObjectStore, upsert: Upsert
 ) -> None:
