@@ -1,10 +1,12 @@
 """The demo's source: seeded once, written to in every way, left without a trace of the writers."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
 from random import Random
 from threading import active_count
+from urllib.parse import urlsplit
 
 import psutil
 import psycopg2
@@ -18,12 +20,28 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings.file import load_settings
 from tests.support.eventually import eventually
 from tests.support.pipelines import pipeline_settings
+from tests.support.postgres import fresh_database
 from tests.support.streams import prepare, run_sql
 
 SMALL = Scale(customers=200, products=50, orders=500, lines=3)
 SHOP = ("customers", "products", "orders", "order_items")
 TABLES = (*SHOP, "pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
 EVERY_KIND = {*(kind.name for kind in (*KINDS, LONG)), PGBENCH}
+
+
+@pytest.fixture(scope="session")
+def template(postgres: PostgresServer) -> Iterator[str]:
+    """The name of a seeded database, which nobody else writes to: 100,000 rows of pgbench take a second to make."""
+    with fresh_database(postgres) as url:
+        seed(url, SMALL)
+        yield urlsplit(url).path.removeprefix("/")
+
+
+@pytest.fixture
+def seeded(postgres: PostgresServer, template: str) -> Iterator[str]:
+    """The URL of a seeded database of this test."""
+    with fresh_database(postgres, template=template) as url:
+        yield url
 
 
 def count(url: str, query: str) -> int:
@@ -63,20 +81,18 @@ def test_a_seed_that_was_killed_in_pgbench_is_repaired_by_the_next(database: str
     assert rows(database, "pgbench_accounts") == 100_000
 
 
-def test_texts_of_products_are_long_and_lie_out_of_line(database: str) -> None:
-    seed(database, SMALL)
-    assert rows(database, "products WHERE length(description) NOT BETWEEN 5000 AND 20000") == 0
+def test_texts_of_products_are_long_and_lie_out_of_line(seeded: str) -> None:
+    assert rows(seeded, "products WHERE length(description) NOT BETWEEN 5000 AND 20000") == 0
     toast = "SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 'products'"
-    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+    with closing(psycopg2.connect(seeded)) as connection, connection.cursor() as cursor:
         cursor.execute(toast)
         ((name,),) = cursor.fetchall()
-    assert count(database, f"SELECT count(DISTINCT chunk_id) FROM {name}") == 50
+    assert count(seeded, f"SELECT count(DISTINCT chunk_id) FROM {name}") == 50
 
 
-def test_every_kind_of_transaction_really_happens_and_nothing_of_the_writers_stays(database: str) -> None:
-    seed(database, SMALL)
+def test_every_kind_of_transaction_really_happens_and_nothing_of_the_writers_stays(seeded: str) -> None:
     threads, children = active_count(), set(psutil.Process().children())
-    workload = Workload(database, chance=Random(1), transactions_per_second=400)
+    workload = Workload(seeded, chance=Random(1), transactions_per_second=400)
     workload.start()
     try:
         assert eventually(lambda: workload.counts().keys() >= EVERY_KIND)
@@ -85,14 +101,13 @@ def test_every_kind_of_transaction_really_happens_and_nothing_of_the_writers_sta
     assert min(counts.values()) > 0
     assert active_count() == threads
     assert set(psutil.Process().children()) == children
-    assert eventually(lambda: connections(database) == 0)
-    assert rows(database, "customers WHERE customer_id < 0") == 0
-    assert rows(database, "pgbench_history") >= counts[PGBENCH]
+    assert eventually(lambda: connections(seeded) == 0)
+    assert rows(seeded, "customers WHERE customer_id < 0") == 0
+    assert rows(seeded, "pgbench_history") >= counts[PGBENCH]
 
 
-def test_the_password_of_the_source_is_not_in_the_list_of_processes(postgres: PostgresServer, database: str) -> None:
-    seed(database, SMALL)
-    workload = Workload(database, chance=Random(1))
+def test_the_password_of_the_source_is_not_in_the_list_of_processes(postgres: PostgresServer, seeded: str) -> None:
+    workload = Workload(seeded, chance=Random(1))
     workload.start()
     try:
         commands = [process.cmdline() for process in psutil.Process().children()]
@@ -102,56 +117,51 @@ def test_the_password_of_the_source_is_not_in_the_list_of_processes(postgres: Po
     assert postgres.password not in str(commands)
 
 
-def test_a_workload_that_is_stopped_ends_its_long_transactions_early(database: str) -> None:
-    seed(database, SMALL)
-    workload = Workload(database, chance=Random(1))
+def test_a_workload_that_is_stopped_ends_its_long_transactions_early(seeded: str) -> None:
+    workload = Workload(seeded, chance=Random(1))
     workload.start()
     counts = workload.stop()
     assert sum(counts.values()) < 1000
 
 
-def test_one_session_that_breaks_stops_them_all_and_is_told_at_the_stop(database: str) -> None:
-    seed(database, SMALL)
-    workload = Workload(database, chance=Random(1))
+def test_one_session_that_breaks_stops_them_all_and_is_told_at_the_stop(seeded: str) -> None:
+    workload = Workload(seeded, chance=Random(1))
     workload.start()
-    assert eventually(lambda: connections(database) >= 5)
+    assert eventually(lambda: connections(seeded) >= 5)
     sessions = (
         "FROM pg_stat_activity WHERE datname = current_database() AND application_name = '' AND pid <> pg_backend_pid()"
     )
-    run_sql(database, f"SELECT pg_terminate_backend(pid) {sessions} ORDER BY backend_start LIMIT 1")
-    assert eventually(lambda: count(database, f"SELECT count(*) {sessions}") == 0)
+    run_sql(seeded, f"SELECT pg_terminate_backend(pid) {sessions} ORDER BY backend_start LIMIT 1")
+    assert eventually(lambda: count(seeded, f"SELECT count(*) {sessions}") == 0)
     with pytest.raises(SourceAway):
         workload.stop()
 
 
-def test_pgbench_that_ended_by_itself_is_told_at_the_stop(database: str) -> None:
-    seed(database, SMALL)
+def test_pgbench_that_ended_by_itself_is_told_at_the_stop(seeded: str) -> None:
     before = set(psutil.Process().children())
-    workload = Workload(database, chance=Random(1))
+    workload = Workload(seeded, chance=Random(1))
     workload.start()
     (pgbench,) = set(psutil.Process().children()) - before
-    run_sql(database, "DROP TABLE pgbench_tellers")
+    run_sql(seeded, "DROP TABLE pgbench_tellers")
     assert eventually(lambda: pgbench.status() == psutil.STATUS_ZOMBIE)
     with pytest.raises(SetupError, match="pgbench ended by itself"):
         workload.stop()
 
 
-def test_the_template_fits_the_seeded_source(database: str, tmp_path: Path) -> None:
+def test_the_template_fits_the_seeded_source(seeded: str, tmp_path: Path) -> None:
     with as_file(files("cdc_pipeline.demo") / "pipeline.yml") as template:
         settings = load_settings(template, {})
     assert tuple(table.table.table for table in settings.tables) == TABLES
     assert {table.table.database for table in settings.tables} == {"shop"}
-    seed(database, SMALL)
     named = [table.model_dump() | {"name": f"public.{table.table.table}"} for table in settings.tables]
-    _, plan = prepare(database, pipeline_settings(tmp_path, database, named).tables)
+    _, plan = prepare(seeded, pipeline_settings(tmp_path, seeded, named).tables)
     keys = {table.name.table: table.schema.key for table in plan.tables}
     assert keys["order_items"] == ("order_id", "line_no")
     assert keys["pgbench_accounts"] == ("aid",)
     assert keys["pgbench_history"] == ()
 
 
-def test_the_shop_shows_every_family_of_types(database: str) -> None:
-    seed(database, SMALL)
+def test_the_shop_shows_every_family_of_types(seeded: str) -> None:
     query = (
         "SELECT count(DISTINCT atttypid) FROM pg_attribute"
         " JOIN pg_class ON pg_class.oid = attrelid AND relkind = 'r' AND relname !~ '^pg'"
@@ -159,4 +169,4 @@ def test_the_shop_shows_every_family_of_types(database: str) -> None:
         " WHERE attnum > 0 AND atttypid = ANY ('{numeric,timestamptz,jsonb,uuid,boolean,order_status,text[],date,"
         "smallint,bigint,bytea,double precision}'::regtype[])"
     )
-    assert count(database, query) == 12
+    assert count(seeded, query) == 12
