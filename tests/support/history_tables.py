@@ -1,7 +1,8 @@
 """What history tables hold, in a form that tests can write down, and snapshots that begin and follow them."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +14,37 @@ from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.ledger_values import PublishedTable
 from cdc_pipeline.lake.protocol import Compaction, Lake, LakePublication, LakeTable, always
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import DELETED, END_VERSION, VERSION
+from cdc_pipeline.record import DELETED, END_VERSION, VERSION, Column, TableSchema
 from cdc_pipeline.types import arrow_schema
-from tests.support.lake import commit_time, lake_table_rows, version
+from tests.support.lake import PEOPLE, commit_time, lake_table_rows, version
+from tests.support.reference.model import Event
 
 Span = tuple[Any, int, int | None]
 """The name that a row had, and the numbers of the versions from which and to which it had it."""
+HistoryCase = tuple[Sequence[Sequence[Event]], Mapping[int, Mapping[int, list[Span]]]]
+"""The events of each claim, and number of a claim -> id -> what the history has of it from that claim on."""
+PEOPLE_OF_CASES = TableSchema(
+    columns=(*PEOPLE.columns[1:], Column(name="case", type="text"), Column(name="id", type="int8")), key=("case", "id")
+)
+"""For cases that share the claims of one table: the name of its case is part of each id."""
+
+
+def side_by_side(cases: Mapping[str, HistoryCase]) -> Iterator[tuple[list[Event], dict[Any, list[Span]] | None]]:
+    """By claim: the events that all cases have in it, and what the history then has, once all cases say it."""
+    first = max(min(wanted) for _, wanted in cases.values())
+    for number in range(1, max(first, *(len(claims) for claims, _ in cases.values())) + 1):
+        now = {name: events for name, (claims, _) in cases.items() for events in claims[number - 1 : number]}
+        wanted = {
+            (name, id_): periods
+            for name, (_, by_claim) in cases.items()
+            if number >= first
+            for id_, periods in by_claim[max(each for each in by_claim if each <= number)].items()
+        }
+        yield [_in_case(name, each) for name, events in now.items() for each in events], wanted or None
+
+
+def _in_case(name: str, each: Event) -> Event:
+    return replace(each, id=(name, *each.id), old_id=(name, *each.old_id) if each.old_id else ())
 
 
 def spans(store: ObjectStore, table: LakeTable) -> dict[Any, list[Span]]:

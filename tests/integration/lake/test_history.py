@@ -128,16 +128,6 @@ def test_a_row_that_an_export_of_a_later_position_lacked_comes_back_by_another_o
     assert spans(store, table) == {1: [("a", 3, 9), ("a", 9, None)], 2: [("b", 3, None)]}
 
 
-def test_a_history_that_is_switched_on_later_begins_with_the_rows_of_that_moment(
-    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
-) -> None:
-    without = replace(table, keeps_history=False)
-    lake.upsert(without, feed.claim([event("i", 1, 1, name="a", age=1), event("i", 1, 2, name="b", age=1)]))
-    lake.upsert(without, feed.claim([event("u", 2, 2, name="c", age=1)]))
-    lake.upsert(table, feed.claim([event("u", 3, 1, name="d", age=1)]))
-    assert spans(store, table) == {1: [("a", 1, 3), ("d", 3, None)], 2: [("c", 2, None)]}
-
-
 @pytest.mark.parametrize(
     ("place", "moment"),
     [

@@ -5,9 +5,9 @@ from dataclasses import replace
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import CONFIRMED, DELETED, PARTIAL, Column, TableSchema
-from tests.support.history_tables import Span, spans
-from tests.support.lake import PEOPLE, Feed, event, lake_table_rows, move, table_of, version
+from cdc_pipeline.record import CONFIRMED, DELETED, PARTIAL
+from tests.support.history_tables import PEOPLE_OF_CASES, HistoryCase, Span, side_by_side, spans
+from tests.support.lake import Feed, event, lake_table_rows, move, table_of, version
 from tests.support.reference.model import Event
 
 CASES: dict[str, tuple[list[list[Event]], dict[int, list[Span]]]] = {
@@ -55,56 +55,80 @@ CASES: dict[str, tuple[list[list[Event]], dict[int, list[Span]]]] = {
         {1: [("a", 10, 20), ("b", 20, 30), ("b", 30, None)]},
     ),
 }
-
-
-def whole(values: dict[str, object]) -> dict[str, object]:
-    return {"age": 0, **values} if "name" in values else values
-
-
+REPLAYED: dict[str, HistoryCase] = {
+    "a value that no event had shows in no period, whether one claim has the events or several": (
+        [
+            [event("u", at, id_, age=1) for at in (35, 38) for id_ in (1, 2)],
+            [event("u", 47, 1, name="x", age=2), event("d", 47, 2)],
+        ],
+        {2: {1: [("x", 47, None)]}},
+    ),
+    "a value that is replayed between two events that changed nothing parts their period": (
+        [
+            [event("i", 5, 1, name="Alice", age=1)],
+            [event("u", at, 1, name="Alice", age=1) for at in (10, 15)],
+            [],
+            [event("u", 7, 1, name="Bob", age=1)],
+        ],
+        {4: {1: [("Alice", 5, 7), ("Bob", 7, 10), ("Alice", 10, None)]}},
+    ),
+    "an insert that is replayed between two deletes has a period up to the later": (
+        [
+            [],
+            [event("d", 26, 2)],
+            [event("d", at, 2) for at in (45, 57)],
+            [event("i", 37, 2, name="short", age=1)],
+        ],
+        {4: {2: [("short", 37, 45)]}},
+    ),
+    "the new half of a key change takes what the old row had, as if it had come with its delete": (
+        [
+            [event("i", 5, 1, name="a", age=1)],
+            move(10, (1,), (101,), age=31)[:1],
+            [],
+            move(10, (1,), (101,), age=31)[1:],
+        ],
+        {4: {1: [("a", 5, 10)], 101: [("a", 10, None)]}},
+    ),
+    "the new half takes what completes the old row beside it": (
+        [
+            [event("u", 7, 2, age=2)],
+            move(10, (2,), (102,), age=31)[:1],
+            [],
+            [event("i", 6, 2, name="b", age=1), *move(10, (2,), (102,), age=31)[1:]],
+        ],
+        {4: {2: [("b", 6, 7), ("b", 7, 10)], 102: [("b", 10, None)]}},
+    ),
+    "both halves take what completes the old row beside them": (
+        [[event("u", 7, 3, age=3)], [], [], [event("i", 6, 3, name="c", age=1), *move(11, (3,), (103,), age=33)]],
+        {4: {3: [("c", 6, 7), ("c", 7, 11)], 103: [("c", 11, None)]}},
+    ),
+}
 NAMED: dict[bool, dict[str, object]] = {True: {"name": "Alice"}, False: {}}
 """What an event has for the name: later ones lack it."""
-PLACES = TableSchema(
-    columns=(*PEOPLE.columns[1:], Column(name="case", type="int4"), Column(name="id", type="int8")), key=("case", "id")
-)
 
 
 def test_every_case_of_events_in_any_order(lake: SparkLake, store: LocalObjectStore) -> None:
     """All cases side by side, each with ids of its own: the first claim has the first events of each."""
-    table = table_of(PLACES, ordered=False, keeps_history=True)
+    table = table_of(PEOPLE_OF_CASES, ordered=False, keeps_history=True)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
-    arrivals: list[list[Event]] = [[], [], []]
-    wanted: dict[object, list[Span]] = {}
-    for case, (claims, expected) in enumerate(CASES.values()):
-        wanted |= {(case, id_): found for id_, found in expected.items()}
-        for number, events in enumerate(claims):
-            arrivals[number] += [
-                replace(
-                    each,
-                    id=(case, *each.id),
-                    values={"age": 0, **each.values} if each.values.get("name") else each.values,
-                )
-                for each in events
-            ]
-    for events in arrivals:
+    arrivals: list[list[Event]] = []
+    for each_claim, wanted in side_by_side({name: (claims, {3: found}) for name, (claims, found) in CASES.items()}):
+        events = [
+            replace(each, values={"age": 0, **each.values} if each.values.get("name") else each.values)
+            for each in each_claim
+        ]
+        arrivals.append(events)
         lake.upsert(table, feed.claim(events))
-    assert spans(store, table) == wanted
+        if wanted is not None:
+            assert spans(store, table) == wanted
     before = lake.read_version(history_of(table))
     lake.upsert(table, feed.claim([each for events in arrivals for each in events]))
     assert (spans(store, table), lake.read_version(history_of(table))) == (wanted, before)
     lake.purge(table, version(100))
     assert spans(store, table) == wanted
     assert not any(row[DELETED] for row in lake_table_rows(store, history_of(table)))
-
-
-def test_a_value_that_no_event_had_shows_in_no_period(lake: SparkLake, store: LocalObjectStore) -> None:
-    """Whether one claim has the events or several."""
-    table = table_of(keeps_history=True)
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
-    lake.upsert(table, feed.claim([event("u", at, id_, age=1) for at in (35, 38) for id_ in (1, 2)]))
-    lake.upsert(table, feed.claim([event("u", 47, 1, name="x", age=2), event("d", 47, 2)]))
-    assert spans(store, table) == {1: [("x", 47, None)]}
 
 
 def test_a_period_remembers_no_events_between_which_none_can_come_any_more(
@@ -127,38 +151,15 @@ def test_a_period_remembers_no_events_between_which_none_can_come_any_more(
     }
 
 
-def test_what_is_replayed_late_has_the_periods_of_what_comes_in_time(lake: SparkLake, store: LocalObjectStore) -> None:
-    """While quarantined events may be replayed, deletes leave tombstones, and periods remember all their events."""
-    table = table_of(keeps_history=True)
+def test_every_case_of_events_that_are_replayed_late(lake: SparkLake, store: LocalObjectStore) -> None:
+    """While quarantined events may be replayed, deletes leave tombstones, and periods remember all their events.
+
+    The last of the claims is the replay.
+    """
+    table = table_of(PEOPLE_OF_CASES, keeps_history=True)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
-    same = [event("i" if at == 5 else "u", at, 1, name="Alice", age=1) for at in (5, 10, 15)]
-    for events in (same[:1], [*same[1:], event("d", 26, 2)], [event("d", at, 2) for at in (45, 57)]):
-        lake.upsert(table, replace(feed.claim(events), tombstones=True))
-    late = feed.claim([event("u", 7, 1, name="Bob", age=1), event("i", 37, 2, name="short", age=1)])
-    lake.upsert(table, replace(late, late=True, tombstones=True))
-    assert spans(store, table) == {1: [("Alice", 5, 7), ("Bob", 7, 10), ("Alice", 10, None)], 2: [("short", 37, 45)]}
-
-
-def test_the_new_half_of_a_key_change_that_is_replayed_takes_what_the_old_row_had(
-    lake: SparkLake, store: LocalObjectStore
-) -> None:
-    """As if it had come with its delete. The row of 2 was incomplete; what completes it is replayed beside them."""
-    table = table_of(keeps_history=True)
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
-    halves = [move(10, (id_,), (100 + id_,), age=31) for id_ in (1, 2)]
-    began = [event("i", 5, 1, name="a", age=1), event("u", 7, 2, age=2), event("u", 7, 3, age=3)]
-    for events in (began, [deleted for deleted, _ in halves]):
-        lake.upsert(table, replace(feed.claim(events), tombstones=True))
-    completing = [event("i", 6, id_, name=name, age=1) for id_, name in ((2, "b"), (3, "c"))]
-    moved = [*(moved for _, moved in halves), *move(11, (3,), (103,), age=33)]
-    lake.upsert(table, replace(feed.claim([*completing, *moved]), late=True, tombstones=True))
-    assert spans(store, table) == {
-        1: [("a", 5, 10)],
-        2: [("b", 6, 7), ("b", 7, 10)],
-        3: [("c", 6, 7), ("c", 7, 11)],
-        101: [("a", 10, None)],
-        102: [("b", 10, None)],
-        103: [("c", 11, None)],
-    }
+    for number, (events, wanted) in enumerate(side_by_side(REPLAYED), 1):
+        lake.upsert(table, replace(feed.claim(events), late=number == 4, tombstones=True))
+        if wanted is not None:
+            assert spans(store, table) == wanted

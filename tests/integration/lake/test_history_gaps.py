@@ -37,47 +37,6 @@ def unordered(lake: SparkLake, store: LocalObjectStore) -> tuple[LakeTable, Feed
     return table, Feed(store=store, table=table)
 
 
-def test_what_changed_meanwhile_ends_and_begins_periods(
-    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
-) -> None:
-    off = replace(table, keeps_history=False)
-    lake.upsert(table, feed.claim([event("i", 1, id_, name=name, age=1) for id_, name in enumerate("abcde")]))
-    lake.upsert(table, feed.claim([event("u", 2, 4, name="e2", age=1)]))
-    meanwhile = [
-        event("u", 3, 1, name="B", age=1),
-        event("d", 4, 2),
-        event("i", 5, 9, name="new", age=1),
-        event("u", 6, 3, name="other", age=1),
-        event("u", 7, 3, name="d", age=1),
-        event("d", 8, 4),
-    ]
-    lake.upsert(off, feed.claim(meanwhile))
-    lake.upsert(table, feed.claim([]))
-    lake.upsert(table, feed.claim([event("u", 10, 0, name="A", age=1), event("i", 11, 2, name="c", age=1)]))
-    wanted = {
-        0: [("a", 1, 10), ("A", 10, None)],
-        1: [("b", 1, 3), ("B", 3, None)],
-        2: [("c", 1, 10), ("c", 11, None)],
-        3: [("d", 1, None)],
-        4: [("e", 1, 2), ("e2", 2, 10)],
-        9: [("new", 5, None)],
-    }
-    assert spans(store, table) == wanted
-    begun = {row["id"]: row[VALID_FROM] for row in lake_table_rows(store, history_of(table)) if row["name"] == "B"}
-    assert begun == {1: NOW}
-    lake.upsert(table, feed.claim([event("u", 12, 9, name="newer", age=1)]))
-    assert spans(store, table) == wanted | {9: [("new", 5, 12), ("newer", 12, None)]}
-
-
-def test_a_table_without_order_says_when_an_id_was_deleted(lake: SparkLake, store: LocalObjectStore) -> None:
-    """An event that arrives after the history was switched on may be older than other rows, but not than its delete."""
-    table, feed = unordered(lake, store)
-    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
-    lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 3, 1), event("u", 9, 2, name="b", age=1)]))
-    lake.upsert(table, feed.claim([event("i", 5, 1, name="c", age=1)]))
-    assert spans(store, table) == {1: [("a", 1, 3), ("c", 5, None)], 2: [("a", 1, 9), ("b", 9, None)]}
-
-
 def test_a_truncate_meanwhile_ends_the_periods_of_a_table_without_order(
     lake: SparkLake, store: LocalObjectStore
 ) -> None:
@@ -179,22 +138,6 @@ def test_an_id_that_was_deleted_meanwhile_ends_when_late_events_come_first(
     assert spans(store, table) == wanted | {2: [("a", 3, 3), ("b", 6, None)]}
 
 
-def test_an_id_whose_tombstone_was_purged_meanwhile_ends_after_its_last_event(
-    lake: SparkLake, store: LocalObjectStore
-) -> None:
-    table, feed = unordered(lake, store)
-    events = [event("i", 1, 1, name="a", age=1), event("i", 2, 2, name="a", age=1), event("u", 7, 2, name="a", age=1)]
-    lake.upsert(table, feed.claim(events))
-    off = replace(table, keeps_history=False)
-    lake.upsert(off, replace(feed.claim([event("d", 8, 2), event("u", 5, 1, name="b", age=1)]), tombstones=True))
-    lake.purge(off, version(9))
-    lake.upsert(table, feed.claim([event("u", 9, 1, name="c", age=1)]))
-    wanted = {1: [("a", 1, 5), ("b", 5, 9), ("c", 9, None)], 2: [("a", 2, 7)]}
-    assert spans(store, table) == wanted
-    lake.upsert(table, feed.claim([event("i", 10, 2, name="d", age=1)]))
-    assert spans(store, table) == wanted | {2: [("a", 2, 7), ("d", 10, None)]}
-
-
 def test_an_id_that_an_older_export_lacks_was_away_also_if_a_later_event_confirms_its_values(
     lake: SparkLake, store: LocalObjectStore
 ) -> None:
@@ -247,43 +190,3 @@ def test_a_late_value_gets_its_place_between_those_that_the_row_had_when_its_his
     lake.upsert(table, feed.claim([event("u", 20, 1, name="x", age=1), event("u", 5, 2, name="x", age=0)]))
     found = {id_: periods[-1] for id_, periods in spans(store, table).items()}
     assert found == {1: ("x", 30, None), 2: ("a", 30, None), 3: ("c", 31, None)}
-
-
-@pytest.mark.parametrize(
-    ("before", "ordered"),
-    [
-        pytest.param(True, False, id="with a history from before, in any order"),
-        pytest.param(True, True, id="with a history from before, ordered", marks=pytest.mark.nightly),
-        pytest.param(False, False, id="without one, in any order", marks=pytest.mark.nightly),
-        pytest.param(False, True, id="without one, ordered"),
-    ],
-)
-def test_a_row_that_was_incomplete_when_its_history_went_on_is_completed_in_it(
-    lake: SparkLake, store: LocalObjectStore, *, before: bool, ordered: bool
-) -> None:
-    table = table_of(ordered=ordered, keeps_history=True)
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
-    lake.upsert(replace(table, keeps_history=before), feed.claim([event("i", 1, 9, name="i", age=1)]))
-    incomplete = feed.claim([event("u", 10, id_, age=2) for id_ in (1, 2)])
-    lake.upsert(replace(table, keeps_history=False), incomplete)
-    lake.upsert(table, feed.claim([event("u", 11, 1, name="a")]))
-    wanted = {1: [("a", 11, None)], 9: [("i", 1, None)]}
-    assert spans(store, table) == wanted
-    late = feed.claim([event("i", 5, 2, name="b", age=1)])
-    lake.upsert(table, replace(late, late=True, tombstones=True))
-    assert spans(store, table) == wanted | {2: [("b", 5, 10), ("b", 10, None)]}
-
-
-def test_a_row_that_is_incomplete_since_its_delete_takes_no_value_from_before_it(
-    lake: SparkLake, store: LocalObjectStore
-) -> None:
-    """Nothing says when it was deleted: its period ends right after the last event of it."""
-    table = table_of(keeps_history=True)
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
-    lake.upsert(table, feed.claim([event("i", 10, 1, name="old", age=1)]))
-    for change in (event("d", 20, 1), event("u", 30, 1, age=2)):
-        lake.upsert(replace(table, keeps_history=False), feed.claim([change]))
-    lake.upsert(table, feed.claim([event("i", 31, 9, name="i", age=1)]))
-    assert spans(store, table) == {1: [("old", 10, 10)], 9: [("i", 31, None)]}

@@ -1,0 +1,157 @@
+"""What a history shows of a time without it, and of the time before it began, in cases that share their claims."""
+
+from dataclasses import replace
+
+import pytest
+
+from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import VALID_FROM
+from tests.support.history_tables import PEOPLE_OF_CASES, HistoryCase, side_by_side, spans
+from tests.support.lake import NOW, Feed, event, lake_table_rows, table_of, version
+
+MEANWHILE: dict[str, HistoryCase] = {
+    "a row that did not change goes on": (
+        [[event("i", 1, 0, name="a", age=1)], [], [], [], [], [event("u", 10, 0, name="A", age=1)]],
+        {6: {0: [("a", 1, 10), ("A", 10, None)]}},
+    ),
+    "a changed row ends a period and begins one": (
+        [[event("i", 1, 1, name="b", age=1)], [], [event("u", 3, 1, name="B", age=1)]],
+        {6: {1: [("b", 1, 3), ("B", 3, None)]}},
+    ),
+    "a deleted row ends its period, and may come back": (
+        [[event("i", 1, 2, name="c", age=1)], [], [event("d", 4, 2)], [], [], [event("i", 11, 2, name="c", age=1)]],
+        {6: {2: [("c", 1, 10), ("c", 11, None)]}},
+    ),
+    "a row that was changed and changed back goes on": (
+        [
+            [event("i", 1, 3, name="d", age=1)],
+            [],
+            [event("u", at, 3, name=name, age=1) for at, name in ((6, "other"), (7, "d"))],
+        ],
+        {6: {3: [("d", 1, None)]}},
+    ),
+    "a deleted row ends its last period": (
+        [[event("i", 1, 4, name="e", age=1)], [event("u", 2, 4, name="e2", age=1)], [event("d", 8, 4)]],
+        {6: {4: [("e", 1, 2), ("e2", 2, 10)]}},
+    ),
+    "a new row begins a period, which the next claim may end": (
+        [[], [], [event("i", 5, 9, name="new", age=1)], [], [], [], [event("u", 12, 9, name="newer", age=1)]],
+        {6: {9: [("new", 5, None)]}, 7: {9: [("new", 5, 12), ("newer", 12, None)]}},
+    ),
+    "a row that is incomplete since its delete takes no value from before, and ended right after its last event": (
+        [[event("i", 1, 1, name="old", age=1)], [], [event("d", 4, 1)], [event("u", 9, 1, age=2)]],
+        {6: {1: [("old", 1, 1)]}},
+    ),
+}
+"""Claims with the history, without it in the third and fourth, and with it again. The fifth is without an event."""
+
+
+def test_what_changed_meanwhile_ends_and_begins_periods(lake: SparkLake, store: LocalObjectStore) -> None:
+    table = table_of(PEOPLE_OF_CASES, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    for number, (events, wanted) in enumerate(side_by_side(MEANWHILE), 1):
+        lake.upsert(replace(table, keeps_history=number not in (3, 4)), feed.claim(events))
+        if wanted is not None:
+            assert spans(store, table) == wanted
+    begun = [row[VALID_FROM] for row in lake_table_rows(store, history_of(table)) if row["name"] == "B"]
+    assert begun == [NOW]
+
+
+INCOMPLETE: HistoryCase = (
+    [
+        [event("i", 11, 9, name="i", age=1)],
+        [event("u", 20, id_, age=2) for id_ in (1, 2)],
+        [event("u", 21, 1, name="a")],
+        [event("i", 15, 2, name="b", age=1)],
+    ],
+    {
+        3: {1: [("a", 21, None)], 9: [("i", 11, None)]},
+        4: {1: [("a", 21, None)], 9: [("i", 11, None)], 2: [("b", 15, 20), ("b", 20, None)]},
+    },
+)
+IN_ANY_ORDER: dict[str, HistoryCase] = {
+    "an event from after the delete, older than other rows, begins a period after it": (
+        [
+            [event("i", 1, id_, name="a", age=1) for id_ in (1, 2)],
+            [event("d", 13, 1), event("u", 19, 2, name="b", age=1)],
+            [event("i", 15, 1, name="c", age=1)],
+        ],
+        {3: {1: [("a", 1, 13), ("c", 15, None)], 2: [("a", 1, 19), ("b", 19, None)]}},
+    ),
+    "an id whose tombstone was purged ends after its last event, and may come back": (
+        [
+            [
+                event("i", 1, 1, name="a", age=1),
+                event("i", 2, 2, name="a", age=1),
+                event("u", 7, 2, name="a", age=1),
+            ],
+            [event("d", 8, 2), event("u", 5, 1, name="b", age=1)],
+            [event("u", 9, 1, name="c", age=1)],
+            [event("i", 10, 2, name="d", age=1)],
+        ],
+        {
+            3: {1: [("a", 1, 5), ("b", 5, 9), ("c", 9, None)], 2: [("a", 2, 7)]},
+            4: {1: [("a", 1, 5), ("b", 5, 9), ("c", 9, None)], 2: [("a", 2, 7), ("d", 10, None)]},
+        },
+    ),
+    "a row that was incomplete is completed": INCOMPLETE,
+}
+"""The second claim is without the history, and ends with a purge."""
+
+
+def test_what_changed_meanwhile_ends_and_begins_periods_in_any_order(lake: SparkLake, store: LocalObjectStore) -> None:
+    table = table_of(PEOPLE_OF_CASES, ordered=False, keeps_history=True)
+    lake.create_table(table)
+    feed, off = Feed(store=store, table=table), replace(table, keeps_history=False)
+    for number, (events, wanted) in enumerate(side_by_side(IN_ANY_ORDER), 1):
+        work = replace(feed.claim(events), late=number == 4, tombstones=number in (2, 4))
+        lake.upsert(off if number == 2 else table, work)
+        if number == 2:
+            lake.purge(off, version(9))
+        if wanted is not None:
+            assert spans(store, table) == wanted
+
+
+BEGUN: dict[str, HistoryCase] = {
+    "a whole row is there from its last change on": (
+        [
+            [event("i", 1, id_, name=name, age=1) for id_, name in ((1, "a"), (2, "b"))],
+            [event("u", 2, 2, name="c", age=1)],
+            [event("u", 23, 1, name="d", age=1)],
+        ],
+        {3: {1: [("a", 1, 23), ("d", 23, None)], 2: [("c", 2, None)]}},
+    ),
+    "a row that was incomplete is completed": INCOMPLETE,
+}
+
+
+@pytest.mark.parametrize("ordered", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_a_history_that_is_switched_on_later_begins_with_the_rows_of_that_moment(
+    lake: SparkLake, store: LocalObjectStore, *, ordered: bool
+) -> None:
+    begin(lake, store, BEGUN, before=False, ordered=ordered)
+
+
+@pytest.mark.nightly
+def test_a_row_that_was_incomplete_when_its_history_went_on_is_completed_in_it(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    begin(lake, store, {"ordered": INCOMPLETE}, before=True, ordered=True)
+
+
+def begin(
+    lake: SparkLake, store: LocalObjectStore, cases: dict[str, HistoryCase], *, before: bool, ordered: bool
+) -> None:
+    """Claims without the history, or with it `before`, without it, with it, and with it of late events."""
+    table = table_of(PEOPLE_OF_CASES, ordered=ordered, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    for number, (events, wanted) in enumerate(side_by_side(cases), 1):
+        has_history = number > 2 or (before and number == 1)
+        work = replace(feed.claim(events), late=number == 4, tombstones=number == 4)
+        lake.upsert(replace(table, keeps_history=has_history), work)
+        if wanted is not None:
+            assert spans(store, table) == wanted
