@@ -1,13 +1,18 @@
 """One migrated Airflow for all DAG tests of a session, and a pipeline.yml for them."""
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cdc_pipeline.launcher.airflow_tables import template_path
 from tests.dags.airflow_process import Airflow, DagRuns, TriggeredRuns, airflow_environment
 
 SHOP = """
@@ -30,10 +35,26 @@ OTHERS = {
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
-    environment = airflow_environment(tmp_path_factory.mktemp("airflow"))
-    migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
-    subprocess.run(migrate, env={**os.environ, **environment}, check=True, capture_output=True)
-    return Airflow(environment=environment)
+    home = tmp_path_factory.mktemp("airflow")
+    shutil.copy(migrated_database(), home / "airflow.db")
+    return Airflow(environment=airflow_environment(home))
+
+
+def migrated_database() -> Path:
+    """An empty database of the installed Airflow, whose migration takes seconds: made once per machine.
+
+    The last act is a rename, so that a killed call is repaired.
+    """
+    made = template_path().with_suffix(".db")
+    with made.with_suffix(".db.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            with tempfile.TemporaryDirectory(dir=made.parent) as home:
+                migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
+                environment = {**os.environ, **airflow_environment(Path(home))}
+                subprocess.run(migrate, env=environment, check=True, capture_output=True)
+                (Path(home) / "airflow.db").rename(made)
+    return made
 
 
 @pytest.fixture(scope="session")
