@@ -29,7 +29,7 @@ _ENCODED = b64encode(_OCTETS).decode()
 _MAP_PLACEHOLDER = {PLACEHOLDER: PLACEHOLDER}
 _MAP_TEXT = json.dumps(_MAP_PLACEHOLDER, separators=(",", ":"))
 """Of a map that is sent as a text, as PostgreSQL's `hstore` is by default."""
-PLACEHOLDER_TEXTS = (PLACEHOLDER, _ENCODED, _OCTETS.hex(), _MAP_TEXT)
+PLACEHOLDER_TEXTS = (PLACEHOLDER, _ENCODED, _OCTETS.hex(), f"\\x{_OCTETS.hex()}", _MAP_TEXT)
 _ELEMENT_PLACEHOLDERS = (
     [PLACEHOLDER],
     [_ENCODED],

@@ -43,12 +43,15 @@ def json_line(record: object) -> bytes:
 def plain_values(column: pa.Array) -> Sequence[object]:
     """Returns the values of a column as a line of JSON is made of them. Times and decimals become texts.
 
-    So does a nested value that Python cannot hold, such as a date after the year 9999. A byte of a text that is not
+    So do bytes, as PostgreSQL prints them: what else is in a line may be base64, or hexadecimal digits of AWS DMS. So
+    does a nested value that Python cannot hold, such as a date after the year 9999. A byte of a text that is not
     UTF-8 becomes half a surrogate pair, which no type of the lake holds.
     """
     kind = column.type
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         column = _as_texts(column)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return [None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()]
     try:
         values: list[object] = column.to_pylist(maps_as_pydicts=_maps(kind))
     except _NOT_HELD:

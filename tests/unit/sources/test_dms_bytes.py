@@ -61,6 +61,21 @@ def test_other_formats_keep_base64_that_begins_so(tmp_path: Path) -> None:
     assert [each["octets"] for _, each in folder.read().changes] == [b"\xd3\x1d\x35"]
 
 
+@pytest.mark.parametrize("order_by", [[], ["name"]])
+def test_bytes_of_parquet_are_bytes_also_if_their_base64_looks_like_digits(tmp_path: Path, order_by: list[str]) -> None:
+    """A key change is read as a line. The base64 of these is 0xAB and DEAD."""
+    rows = [
+        {"Op": "U", "BI_id": bytes([number]), "id": octets, "octets": octets, "name": "x"}
+        for number, octets in enumerate((b64decode("0xAB"), b64decode("DEAD"), b"", b"\\x01"))
+    ]
+    folder = ChangeFolder(folder=tmp_path, source={"format": "dms", "order_by": order_by}, tables=(TABLE,))
+    folder.write("public/orders/1.parquet", KINDS[".parquet"](rows))
+    read = folder.read()
+    assert read.unfit == []
+    moved = [each for operation, each in read.changes if operation == "m"]
+    assert [(each["id"], each["octets"]) for each in moved] == [(row["id"], row["octets"]) for row in rows]
+
+
 @pytest.mark.parametrize("suffix", KINDS)
 @pytest.mark.parametrize("order_by", [[], ["name"]])
 @pytest.mark.parametrize("more", [{}, {"BI_id": "0x0000", "BI_octets": "01"}])

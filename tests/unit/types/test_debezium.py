@@ -258,6 +258,7 @@ def test_a_field_without_name_or_type_is_refused(field: Mapping[str, Any]) -> No
         ("__debezium_unavailable_value", True),
         ("X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", True),
         ("5f5f646562657a69756d5f756e617661696c61626c655f76616c7565", True),
+        (r"\x5f5f646562657a69756d5f756e617661696c61626c655f76616c7565", True),
         (["__debezium_unavailable_value"], True),
         (["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="], True),
         ([*b"__debezium_unavailable_value"], True),
