@@ -3,6 +3,7 @@
 from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS, debezium_column, is_placeholder, parse_debezium
 from cdc_pipeline.types.decimals import decimal_texts
 from cdc_pipeline.types.declared import declared_type
+from cdc_pipeline.types.printed import printed_text
 from cdc_pipeline.types.table import (
     TABLE,
     ColumnType,
@@ -39,6 +40,7 @@ __all__ = [
     "parse_foreign_text",
     "parse_text",
     "parse_whole_column",
+    "printed_text",
     "resolve",
     "text_of",
     "wider",

@@ -1,6 +1,5 @@
 """Turns blocks of exported records into rows of their table, column by column. Other records are read one by one."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -21,7 +20,8 @@ from cdc_pipeline.sources.files.mysql_values import is_of_mysql, mysql_column
 from cdc_pipeline.sources.files.record_blocks import RecordBlock, read_record, record_line
 from cdc_pipeline.sources.files.record_values import Column, parsed_column
 from cdc_pipeline.sources.files.row_images import without_rows
-from cdc_pipeline.types import Parsed, arrow_schema, parse_foreign_text, resolve
+from cdc_pipeline.types import Parsed, arrow_schema, parse_foreign_text, printed_text, resolve
+from cdc_pipeline.types.debezium_text import json_text
 from cdc_pipeline.types.masks import either, without
 
 
@@ -71,18 +71,17 @@ def exported_rows(
     order = np.argsort(numbers)
     numbers = numbers[order]
     refused = {row: ("", unread[number]) for row, number in enumerate(numbers.tolist()) if number in unread}
-    values = [
-        _values(column, [part.columns[at] for part in parts], order, schema, refused)
-        for at, column in enumerate(schema.columns)
-    ]
+    typed_columns = [_in_order([part.columns[at] for part in parts], order) for at in range(len(schema.columns))]
+    for column, parsed in zip(schema.columns, typed_columns, strict=True):
+        _refuse(column, parsed, schema, refused)
     copied = CopiedRows(
-        rows=pa.RecordBatch.from_arrays(values, schema=arrow_schema(schema)),
+        rows=pa.RecordBatch.from_arrays([parsed.values for parsed in typed_columns], schema=arrow_schema(schema)),
         unfit_rows=tuple(
             UnfitRow(
                 row=row,
                 column=refused[row][0],
                 reason=f"{unit} {first + int(numbers[row])}: {printable(refused[row][1])}",
-                texts=_texts(block, int(numbers[row]), schema),
+                texts=_texts(row, _read(block, [int(numbers[row])])[0], schema, typed_columns),
             )
             for row in sorted(refused)
         ),
@@ -146,21 +145,18 @@ def _read(block: RecordBlock, numbers: Sequence[int]) -> tuple[dict[int, Fields]
     return records, unread
 
 
-def _values(
-    column: TableColumn,
-    parts: Sequence[Parsed],
-    order: npt.NDArray[np.int64],
-    schema: TableSchema,
-    refused: dict[int, tuple[str, str]],
-) -> pa.Array:
-    """Returns the values of one column; adds the rows whose value does not fit, or whose id is NULL, to `refused`."""
+def _in_order(parts: Sequence[Parsed], order: npt.NDArray[np.int64]) -> Parsed:
     values = pa.concat_arrays([parsed.values for parsed in parts]).take(pa.array(order))
-    for row in np.flatnonzero(np.concatenate([_unfit(parsed) for parsed in parts])[order]).tolist():
+    return Parsed(values=values, unfit=pa.array(np.concatenate([_unfit(parsed) for parsed in parts])[order]))
+
+
+def _refuse(column: TableColumn, parsed: Parsed, schema: TableSchema, refused: dict[int, tuple[str, str]]) -> None:
+    """Adds the rows whose value does not fit, or whose id is NULL, to `refused`."""
+    for row in np.flatnonzero(_unfit(parsed)).tolist():
         refused.setdefault(row, (column.name, f"the value of {column.name} does not fit the lake's {column.type}"))
     if column.name in schema.key:
-        for row in np.flatnonzero(np.asarray(values.is_null())).tolist():
+        for row in np.flatnonzero(np.asarray(parsed.values.is_null())).tolist():
             refused.setdefault(row, (column.name, f"the id column {column.name} is NULL"))
-    return values
 
 
 def _unfit(parsed: Parsed) -> npt.NDArray[np.bool_]:
@@ -169,21 +165,30 @@ def _unfit(parsed: Parsed) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.fill_null(parsed.unfit, fill_value=False))
 
 
-def _texts(block: RecordBlock, number: int, schema: TableSchema) -> dict[str, bytes | None]:
-    """Returns the values of a record as the source's texts; NULL for a record that cannot be read."""
-    records, _ = _read(block, [number])
-    return {name: _text(records[number].get(name)) for name in schema.names}
+def _texts(
+    row: int, records: Mapping[int, Fields], schema: TableSchema, columns: Sequence[Parsed]
+) -> dict[str, bytes | None]:
+    """Returns the values of a row as PostgreSQL prints them, and one that does not fit as its record has it.
+
+    `records`: the row's record alone. All is NULL for one that cannot be read.
+    """
+    (record,) = records.values()
+    texts = {
+        column.name: _raw_text(record.get(column.name))
+        if _unfit(parsed)[row]
+        else printed_text(parsed.values[row], resolve(column.type))
+        for column, parsed in zip(schema.columns, columns, strict=True)
+    }
+    return {name: None if text is None else _octets(text) for name, text in texts.items()}
 
 
-def _text(value: object) -> bytes | None:
-    """Returns a value as PostgreSQL's text, for quarantine, without NUL, which PostgreSQL does not hold."""
-    match value:
-        case None:
-            return None
-        case bool():
-            text = "t" if value else "f"
-        case dict() | list():
-            text = json.dumps(value, default=str)
-        case _:
-            text = str(value)
-    return printable(text, most=len(text)).encode()
+def _raw_text(value: object) -> str:
+    return "ft"[value] if isinstance(value, bool) else value if isinstance(value, str) else json_text(value)
+
+
+def _octets(text: str) -> bytes:
+    """Returns half a surrogate pair as the byte that it stands for, or else as bytes that are not UTF-8 either."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
