@@ -60,6 +60,6 @@ def _time(content: object) -> object:
     if not isinstance(content, int):
         return content
     try:
-        return (EPOCH + timedelta(milliseconds=content)).isoformat()
+        return (EPOCH + timedelta(milliseconds=content)).isoformat().replace("+00:00", "Z")
     except OverflowError as error:
         raise Undecodable(f"has the time {content}, which no calendar has") from error

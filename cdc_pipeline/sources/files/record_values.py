@@ -136,7 +136,7 @@ def _plain(value: object) -> object:
         case bytes():
             return b64encode(value).decode()
         case datetime() | date() | time():
-            return value.isoformat()
+            return value.isoformat().replace("+00:00", "Z")
         case timedelta():
             return value // _MICROSECOND
         case Decimal():

@@ -100,6 +100,15 @@ def test_documents_of_mongodb_are_rows_with_a_column_per_field(tmp_path: Path) -
     assert fourth["_id"] == "1005"
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
+def test_a_date_of_mongodb_is_a_time_with_a_zone_or_without_one(kind: str) -> None:
+    table = TableSettings(name="a.shop.orders", id=("_id",), columns={"_id": "text", "at": kind})
+    reader = Decoding(table)
+    reader.send(document_update(1, '{"_id": "a", "at": {"$date": 1767351600500}}'), key={"id": '"a"'})
+    assert reader.refused == []
+    assert [row["at"].replace(tzinfo=None).isoformat() for row in reader.rows] == ["2026-01-02T11:00:00.500000"]
+
+
 def test_a_field_that_a_document_lost_is_null(tmp_path: Path) -> None:
     table = {"name": "a.shop.orders", "id": ["_id"], "columns": {"_id": "text", "name": "text", "note": "text"}}
     source = {"connector": "mongodb", "db": "shop", "collection": "orders", "ts_ms": 1_700_000_000_000, "ord": 1}

@@ -2,7 +2,7 @@
 
 import gzip
 import io
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from uuid import UUID
 from zlib import crc32
@@ -71,6 +71,26 @@ def test_an_odd_value_of_avro_is_quarantined_with_its_row(tmp_path: Path) -> Non
         "has a value that cannot be read"
     ] * len(odd)
     assert "8000000" in (read.unfit[0].payload[LINE] or "")
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("unit", ["millis", "micros"])
+def test_a_moment_of_avro_is_a_time_without_zone_as_it_is_in_parquet(tmp_path: Path, unit: str, count: int) -> None:
+    moment = {"type": "long", "logicalType": f"timestamp-{unit}"}
+    names = ("at", "zoned")
+    fields = [{"name": "id", "type": "int"}, *({"name": name, "type": moment} for name in names)]
+    table = {
+        "name": "shop.public.orders",
+        "id": ["id"],
+        "columns": {"id": "int", "at": "timestamp", "zoned": "timestamptz"},
+    }
+    at = datetime(2026, 1, 2, 10, 0, 0, 500_000, tzinfo=UTC)
+    folder = ChangeFolder(folder=tmp_path, source={"format": "upserts"}, tables=(table,))
+    rows = [{"id": number, "at": at, "zoned": at} for number in range(count)]
+    folder.write("orders/1.avro", avro_bytes(rows, {"type": "record", "name": "row", "fields": fields}))
+    read = folder.read()
+    assert read.unfit == []
+    assert [(row["at"], row["zoned"]) for _, row in read.changes] == [(at.replace(tzinfo=None), at)] * count
 
 
 def compressed_avro(codec: str, blocks: list[list[dict[str, int]]], *, check: int = 0) -> bytes:
