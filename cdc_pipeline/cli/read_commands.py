@@ -170,6 +170,7 @@ def _problem_of(verdict: "Verified") -> str | None:
         verdict.problem,
         verdict.columns_missing and f"columns missing in the lake: {', '.join(verdict.columns_missing)}",
         verdict.columns_extra and f"columns that the source does not have: {', '.join(verdict.columns_extra)}",
+        verdict.why_withheld and f"rows withheld: {', '.join(verdict.why_withheld)}",
     ]
     return "; ".join(part for part in parts if part) or None
 

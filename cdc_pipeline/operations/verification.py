@@ -30,9 +30,9 @@ class Verified:
 
     Only columns that both source and lake have at the position are compared. `columns_missing`: columns of the source
     that the lake lacks. `columns_extra`: columns that readers of the lake see and the source lacks. `rows_withheld`:
-    rows of the source with a value that the lake's type cannot hold. `history`: the comparison with the rows that the
-    table's history has for the position; None if no history has begun. `problem`: why nothing was compared;
-    `comparison` is None then.
+    rows of the source with a value that the lake's type cannot hold; `why_withheld`: the reasons. `history`: the
+    comparison with the rows that the table's history has for the position; None if no history has begun. `problem`:
+    why nothing was compared; `comparison` is None then.
     """
 
     table: TableName
@@ -44,6 +44,7 @@ class Verified:
     columns_missing: tuple[str, ...] = ()
     columns_extra: tuple[str, ...] = ()
     rows_withheld: int = 0
+    why_withheld: tuple[str, ...] = ()
     problem: str = ""
 
     @property
@@ -180,7 +181,8 @@ class Verification:
             with self.copies.of(table, source, schema) as copy:
                 comparison = self.work.lake.compare(compared, copy.key, version)
                 history = self._history(compared, copy.key, as_of)
-        return replace(verdict, comparison=comparison, history=history, rows_withheld=copy.rows_withheld)
+        withheld = replace(verdict, rows_withheld=copy.rows_withheld, why_withheld=copy.why_withheld)
+        return replace(withheld, comparison=comparison, history=history)
 
     def _history(self, table: LakeTable, source_key: str, as_of: str | None) -> Comparison | None:
         """Compares the rows that the history has for the position.

@@ -18,6 +18,8 @@ _SHOWN_CHARACTERS = 120
 _NOT_HEXADECIMAL = 0xFF
 _HEX_PREFIX = "\\x"
 _REFUSED = "not of the type"
+TRUE, FALSE = ("t", "1"), ("f", "0")
+_TRUE, _FALSE = pa.array(TRUE), pa.array(FALSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +107,10 @@ def _valid_text(texts: pa.Array) -> tuple[pa.Array, pa.Array | None]:
 
 
 def _parse_booleans(strings: pa.Array) -> pa.Array:
-    values = pc.equal(strings, "t")
-    _require(pc.or_(values, pc.equal(strings, "f")))
-    return values
+    """Parses `t` and `f`, and a bit, which Debezium sends as a boolean."""
+    values = pc.is_in(strings, _TRUE)
+    _require(pc.or_(pc.or_(values, pc.is_in(strings, _FALSE)), strings.is_null()))
+    return without(values, strings.is_null())
 
 
 def _parse_bytea(strings: pa.Array) -> pa.Array:

@@ -19,6 +19,7 @@ from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.event_texts import copied_rows
 from cdc_pipeline.steps import OnStep, no_step, step
 from cdc_pipeline.types import arrow_schema, parse_text, resolve
+from cdc_pipeline.types.text import FALSE, TRUE
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -191,8 +192,8 @@ def _read_csv(block: bytes, column_types: Mapping[str, pa.DataType]) -> list[pa.
         convert_options=csv.ConvertOptions(
             column_types=column_types,
             null_values=[""],
-            true_values=["t"],
-            false_values=["f"],
+            true_values=TRUE,
+            false_values=FALSE,
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),

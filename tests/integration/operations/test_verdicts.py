@@ -108,7 +108,8 @@ def check_columns(verdict: Verified) -> None:
 
 
 def check_withheld(pipeline: Pipeline, verdict: Verified) -> None:
-    assert verdict.rows_withheld == 1
+    assert (verdict.rows_withheld, len(verdict.why_withheld)) == (1, 1)
+    assert "does not fit the lake's" in verdict.why_withheld[0]
     assert verdict.comparison is not None
     assert [(row.id["id"], row.kind) for row in verdict.comparison.differences] == [(3, "missing")]
     (row,) = pipeline.store.inspection.run("lag", {"table": str(verdict.table)})

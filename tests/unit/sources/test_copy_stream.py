@@ -1,7 +1,11 @@
 """Promises of one block of a table copy."""
 
+import pyarrow as pa
+
 from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.sources.mysql.table_copy import block_rows
 from cdc_pipeline.sources.postgres.copy_stream import checked_block, parse_block, typed_block
+from cdc_pipeline.types.mysql import parse_column_type, parseable_text
 
 SCHEMA = TableSchema(columns=(Column(name="id", type="int4"), Column(name="note", type="text")), key=("id",))
 MARK = b"\xef\xbb\xbf"
@@ -23,6 +27,21 @@ def test_a_block_has_the_schema_of_its_table_even_where_a_column_is_all_null() -
     copied = parse_block(MARK + b"1,\n2,\n", SCHEMA)
     assert [str(type_) for type_ in copied.rows.schema.types] == ["int32", "string"]
     assert copied.rows["note"].null_count == 2
+
+
+def test_a_bit_of_the_source_is_a_boolean_where_the_lake_has_what_debezium_sent_for_it() -> None:
+    table = TableSchema(columns=(Column(name="id", type="int4"), Column(name="it", type="boolean")), key=("id",))
+    typed = typed_block(MARK + b"1,1\n2,0\n3,\n4,t\n", table)
+    assert typed is not None
+    checked = checked_block(MARK + b"1,1\n2,0\n3,\n4,10\n", table)
+    to_text = parseable_text(parse_column_type("bit(1)"))
+    octets = pa.array([b"\1", b"\0", None], pa.binary())
+    batch = pa.RecordBatch.from_arrays([pa.array([b"1", b"2", b"3"]), octets], ["id", "it"])
+    of_mysql = block_rows(batch, table, [None, to_text])
+    assert typed["it"].to_pylist() == [True, False, None, True]
+    assert checked.rows["it"].to_pylist() == [True, False, None, None]
+    assert [unfit.row for unfit in checked.unfit_rows] == [3]
+    assert (of_mysql.rows["it"].to_pylist(), of_mysql.unfit_rows) == ([True, False, None], ())
 
 
 ODD = {
