@@ -79,6 +79,7 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
         return (_adopted(settings, known, found, shapes[-1] if shapes else None),)
     fixed = {
         *known.key,
+        *settings.exclude_columns,
         *(part.column for part in settings.partition_by),
         *(name for name in (settings.create_time, settings.update_time) if name is not None),
     }

@@ -44,7 +44,7 @@ def compare_shapes(
 ) -> Unchanged | Followed | Retaken:
     """Compares a shape with an earlier one, `before`. Both must have canonical type names.
 
-    `fixed`: columns whose names the lake's files depend on, such as the id. A column that stays keeps its `missing`
+    `fixed`: columns whose names the lake depends on, such as the id. A column that stays keeps its `missing`
     from `before`, since a rewrite of the table clears that field in the catalogue.
     """
     for reason in _reasons(before, now, fixed):
@@ -154,7 +154,7 @@ def _of_pairs(pairs: list[tuple[ShapeColumn, ShapeColumn]], fixed: Collection[st
     found = []
     for old, new in pairs:
         if old.name != new.name and old.name in fixed:
-            found.append(f"the column {old.name!r}, by which the lake's files are written, is now called {new.name!r}")
+            found.append(f"the column {old.name!r}, on which the lake depends, is now called {new.name!r}")
         if old.generated != new.generated:
             found.append(f"the column {new.name!r} is computed in another way")
         is_same = (old.type_oid, old.modifier) == (new.type_oid, new.modifier)
