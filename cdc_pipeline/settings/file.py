@@ -71,7 +71,7 @@ def parse_settings(
         return Settings.model_validate(overridden | {_FOLDER: path.parent})
     except ValidationError as error:
         lines = [_wording(path, root, environment, detail) for detail in _causes(error.errors())]
-        raise _refused("\n".join(lines)) from error
+        raise _refused("\n".join(lines)) from None
 
 
 def _refused(mistakes: str) -> SettingsError:

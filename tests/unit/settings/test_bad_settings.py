@@ -96,6 +96,16 @@ def test_what_is_no_yaml_is_told_by_line_and_column_alone(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize(
+    "source", [f"{{kind: postgres, slot: a, pasword: {SECRET}}}", f"postgresql://u:{SECRET}@h/d", f"[{SECRET}]"]
+)
+def test_a_value_that_is_no_setting_is_in_no_traceback(tmp_path: Path, source: str) -> None:
+    """Airflow shows the traceback of a pipeline.yml that its DAGs cannot read."""
+    path = tmp_path / "pipeline.yml"
+    path.write_text(f"name: x\nlake: lake\nsource: {source}\ntables: [{{name: shop.public.a}}]\n", encoding="utf-8")
+    assert "pipeline.yml line 3: " in refused(path)
+
+
+@pytest.mark.parametrize(
     ("make", "words"),
     [
         (Path.mkdir, "it is not a regular file"),
