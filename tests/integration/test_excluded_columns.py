@@ -9,6 +9,7 @@ import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import QuarantineState, TableState
+from snapshot.wiring import export_at
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.delta_rows import seen
 from tests.support.event_files import EventFolder
@@ -194,3 +195,23 @@ def test_excluded_columns_of_debezium_s_events_stay_out_of_slices_also_when_an_e
         (outcome,) = pipeline.replay().run(pipeline.store.quarantine.entries())
     assert outcome.state is QuarantineState.REPLAYED, outcome.why
     assert events.rows("public.t") == [{"id": 1, "n": 1}, {"id": 2, "n": 2}, {"id": 3, "n": 3}]
+
+
+def test_a_broken_row_of_an_export_is_quarantined_without_its_excluded_columns(world: World, tmp_path: Path) -> None:
+    """Nobody knows which part of such a row is of which column."""
+    whole = f'{{"id": 1, "name": "one", "ssn": "{SECRET}", "born": null, "secret_day": null}}\n'
+    exports = {
+        "a.csv": f"id,name,ssn,born,secret_day\n1,one,{SECRET},,\n2,two,{SECRET},,,one too many\n",
+        "a.jsonl": f'{whole}{{"ssn": "{SECRET}", "id": 2\n',
+    }
+    with world.process() as pipeline:
+        pipeline.source_setup().set_up()
+        for name, content in exports.items():
+            (tmp_path / name).write_text(content)
+            as_of = world.query("SELECT pg_current_wal_lsn()::text")[0][0]
+            export = export_at(str(tmp_path / name), as_of)
+            (taken,) = take_snapshot(pipeline, [world.settings.tables[0].table], export=export)
+            (broken,) = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
+            assert (taken.state, taken.rows) == ("published", 1)
+            assert f"{name} " in broken.reason
+            assert SECRET not in f"{broken.reason} {broken.payload}"

@@ -138,7 +138,7 @@ def _read(block: RecordBlock, numbers: Sequence[int]) -> tuple[dict[int, Fields]
         line = record_line(block, number)
         found = attempt(partial(read_record, line))
         if isinstance(found, LineRefused):
-            unread[number] = f"{found}: {printable(line.decode(errors='backslashreplace'))}"
+            unread[number] = str(found)
             found = {}
         if found is not None:
             records[number] = found

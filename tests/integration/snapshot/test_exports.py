@@ -38,7 +38,6 @@ NO_EXPORTS: tuple[tuple[Mapping[str, str], str], ...] = (
 )
 NO_ID = ("name,amount\nAda,1.50\n", r"the file a\.csv has no column id; it has name, amount")
 NO_AMOUNT = ("id,name\n1,Ada\n", r"the file a\.csv has no column amount; it has id, name")
-UNREAD = '{"_cdc_unread":"4","_cdc_why":"has 1 fields, where the file has 3 columns"}'
 
 
 def history(chance: Random, count: int) -> list[dict[str, Any]]:
@@ -172,7 +171,7 @@ def test_rows_that_do_not_fit_are_quarantined_with_file_and_line_and_can_be_repl
         assert [entry.reason for entry in entries] == [
             "a.csv row 2: the value of amount does not fit the lake's numeric(12,2)",
             "a.csv row 3: the id column id is NULL",
-            f"a.csv row 4: has 1 fields, where the file has 3 columns: {UNREAD}",
+            "a.csv row 4: has 1 fields, where the file has 3 columns",
         ]
         run_sql(store_url, "UPDATE cdc.quarantine SET payload = replace(payload::text, 'much', '2.50')::json")
         outcomes = pipeline.replay().run(pipeline.store.quarantine.entries(ids=[entries[0].quarantine_id]))
