@@ -50,7 +50,7 @@ with DAG(
         from snapshot.wiring import snapshot_runs
 
         with opened_pipeline() as pipeline:
-            return snapshot_runs(pipeline).work(order, check_goes_on(ti, "orchestrate"))
+            return snapshot_runs(pipeline).work(order, check_goes_on(ti, "orchestrate", looks=2))
 
     begun: Any = begin()
     orchestrate(begun)
