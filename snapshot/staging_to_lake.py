@@ -158,7 +158,10 @@ class StagingToLake:
             )
 
     def _put_quarantined_rows(self, snapshot: Snapshot) -> int:
-        """Puts the snapshot's quarantined rows into the bucket, for `cdc rebuild`; returns the number of these rows."""
+        """Puts the snapshot's quarantined rows into the bucket, for `cdc rebuild`; returns the number of these rows.
+
+        A person may have corrected one since an earlier try, so that the rows take the place of what that put.
+        """
         rows = [
             {
                 "quarantine_id": entry.quarantine_id,
@@ -172,7 +175,7 @@ class StagingToLake:
         if rows:
             key = quarantined_rows_key(self.work.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
             with step(self.work.on_step, "kept_rows.put"):
-                self.work.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
+                self.work.objects.overwrite(key, json.dumps(rows, separators=(",", ":")).encode())
         return len(rows)
 
 

@@ -44,7 +44,7 @@ class ObjectStore(Protocol):
         """Puts the object in place of any that is there. Durable on return.
 
         Readers get the bytes from before or the new ones, never a part. Only for objects that point to others, such as
-        the `_last_checkpoint` of a Delta log; of several writers the last one wins.
+        the `_last_checkpoint` of a Delta log, and for what a person may correct; of several writers the last one wins.
         """
 
     def get(self, key: str) -> bytes:

@@ -55,3 +55,18 @@ def test_a_snapshot_that_starts_over_takes_the_rows_of_the_first_with_it(world: 
     with world.process() as pipeline:
         take_snapshot(pipeline, things)
     assert world.store_query(KEPT) == [("dropped", "77", "NaN"), ("waiting", "77", "NaN")]
+
+
+@pytest.mark.parametrize("died", [Site("kept_rows.put", Moment.AFTER, 1), Site("snapshot.publish", Moment.BEFORE, 1)])
+def test_a_row_that_is_corrected_before_the_publication_is_recorded_does_not_hold_it_up(
+    world: World, died: Site
+) -> None:
+    things = world.tables[:1]
+    with pytest.raises(Crash), world.process(Failpoint(died)) as pipeline:
+        take_snapshot(pipeline, things)
+    world.bury_the_dead()
+    run_sql(world.store_url, "UPDATE cdc.quarantine SET payload = replace(payload::text, 'NaN', '2.50')::json")
+    with world.process() as pipeline:
+        (snapshot,) = take_snapshot(pipeline, things)
+    assert (snapshot.state, snapshot.rows) == ("published", 60)
+    assert world.store_query(KEPT) == [("waiting", "77", "2.50")]
