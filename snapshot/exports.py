@@ -213,5 +213,6 @@ class SnapshotRows:
         first = following.start_offset if following is not None else self.first_offset()
         if cutoff.offset < first:
             return "it is older than the first change that the stream has"
-        joined = fence == 0 and self.store.lake_positions.boundary_at(row.stream, first) is not None
-        return "the table's changes are read from a later cut on" if joined else None
+        last = self.store.lake_positions.boundary_at(row.stream, first) if fence == 0 else None
+        is_read = last is None or (row.followed_at == first and last.commit_time >= row.registered_at)
+        return None if is_read else "the table's changes are read from a later cut on"

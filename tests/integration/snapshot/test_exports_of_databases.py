@@ -22,6 +22,7 @@ from tests.support.doc_pages import blocks
 from tests.support.eventually import eventually
 from tests.support.mariadb import connected, run_mysql
 from tests.support.pipelines import consume, mysql_settings, opened_pipeline, set_up_and_consume
+from tests.support.streams import run_sql
 
 PAGE = "docs/how-to/exports.md"
 NOBODY_LISTENS = "sc://127.0.0.1:1"
@@ -62,6 +63,23 @@ def test_copied_tables_and_their_later_changes_are_the_source(postgres: Postgres
             consume(pipeline)
             apply_all(pipeline)
         check(world)
+
+
+def test_an_export_of_a_table_that_was_read_and_had_no_change_yet_is_taken(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """The last cut read the table, and all of its later changes follow."""
+    with new_world(postgres, tmp_path) as world:
+        things = world.tables[0]
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+        run_sql(world.source_url, "INSERT INTO parts VALUES (99, 'east', 1)")
+        with world.process() as pipeline:
+            consume(pipeline)
+            assert pipeline.store.tables.table(things).next_slice_number == 1
+            export = export_at(str(tmp_path / "copied" / things.table), copied(world, tmp_path / "copied"))
+            (taken,) = take_snapshot(pipeline, [things], export=export)
+            assert (taken.state, taken.error) == ("published", None)
 
 
 def test_an_export_at_an_earlier_position_waits_for_transactions_that_are_not_seen_yet(database: str) -> None:
