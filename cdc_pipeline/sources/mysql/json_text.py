@@ -34,10 +34,10 @@ def json_text(octets: bytes) -> bytes:
 
     Raises IndexError, ValueError or struct.error for other bytes.
     """
-    return _value(octets[0], octets[1:], 1) if octets else b"null"
+    return _value(octets[0], memoryview(octets)[1:], 1) if octets else b"null"
 
 
-def _value(kind: int, octets: bytes, depth: int) -> bytes:
+def _value(kind: int, octets: memoryview, depth: int) -> bytes:
     """Returns the text of a value of this kind that begins at the first byte."""
     if kind <= _LARGE_ARRAY:
         return _container(kind, octets, depth)
@@ -53,7 +53,7 @@ def _value(kind: int, octets: bytes, depth: int) -> bytes:
     raise _unknown(f"the JSON type {kind}")
 
 
-def _container(kind: int, octets: bytes, depth: int) -> bytes:
+def _container(kind: int, octets: memoryview, depth: int) -> bytes:
     """Objects and arrays: the number of members and the size, places of the keys, places of the values, and both.
 
     A place is an offset from the first byte. In a small one, numbers have two bytes, else four.
@@ -76,24 +76,24 @@ def _container(kind: int, octets: bytes, depth: int) -> bytes:
     return (b"{%s}" if is_object else b"[%s]") % b", ".join(parts)
 
 
-def _key(octets: bytes, at: int, width: int) -> bytes:
+def _key(octets: memoryview, at: int, width: int) -> bytes:
     start, size = _unsigned(octets, at, width), _unsigned(octets, at + width, 2)
     return _quoted(_exactly(octets, start, size)) + b": "
 
 
-def _unsigned(octets: bytes, at: int, width: int) -> int:
+def _unsigned(octets: memoryview, at: int, width: int) -> int:
     return int.from_bytes(_exactly(octets, at, width), "little")
 
 
-def _exactly(octets: bytes, start: int, size: int) -> bytes:
-    found = octets[start : start + size]
+def _exactly(octets: memoryview, start: int, size: int) -> bytes:
+    found = bytes(octets[start : start + size])
     if len(found) != size:
         message = f"a JSON value ends {size - len(found)} bytes behind its document"
         raise IndexError(message)
     return found
 
 
-def _sized(octets: bytes) -> bytes:
+def _sized(octets: memoryview) -> bytes:
     """Returns the bytes behind a length of up to five bytes with seven bits each, the lowest first."""
     size = 0
     for index in range(5):

@@ -1,6 +1,7 @@
 """Shapes of MariaDB's tables, its positions, and the ranges in which a table is copied."""
 
 import struct
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from cdc_pipeline.sources.mysql.table_copy import key_ranges
 from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
 from cdc_pipeline.types.mysql import parse_column_type
 
+MOST_SECONDS = 3
 ID = MysqlColumn(name="id", written="int(11)", type="int4", nullable=False)
 
 
@@ -208,6 +210,22 @@ def test_every_number_is_in_exactly_one_range(low: int, rows: int, count: int) -
     assert len(ranges) <= count
     assert [found["first"] for found in ranges[1:]] == [found["end"] for found in ranges[:-1]]
     assert (ranges[0]["first"], ranges[-1]["end"]) == (None, None)
+
+
+def test_a_json_document_of_many_members_is_read_in_time_that_grows_with_its_size() -> None:
+    """Each member of a large array is a text behind its length, at an offset of four bytes. The last one is long."""
+    large_array, string = 3, 12
+    values = [*(b"%d" % number for number in range(20_000)), b"x" * (2 << 21)]
+    sizes = [*(bytes([len(value)]) for value in values[:-1]), b"\x80\x80\x80\2"]
+    places, start = bytearray(), 8 + 5 * len(values)
+    for size, value in zip(sizes, values, strict=True):
+        places += struct.pack("<BI", string, start)
+        start += len(size) + len(value)
+    texts = b"".join(size + value for size, value in zip(sizes, values, strict=True))
+    before = time.process_time()
+    found = json_text(struct.pack("<BII", large_array, len(values), start) + places + texts)
+    assert time.process_time() - before < MOST_SECONDS
+    assert found == b"[%s]" % b", ".join(b'"%s"' % value for value in values)
 
 
 @given(octets=st.binary(max_size=60))
