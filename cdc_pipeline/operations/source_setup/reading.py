@@ -11,6 +11,7 @@ import structlog
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
 from cdc_pipeline.errors import CdcError, PartitionFailed, SourceBusy, StaleEpoch, StreamMoved
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.operations.source_setup.opening import ConsumerOpening
 from cdc_pipeline.operations.source_setup.registered import RegisteredStream
 from cdc_pipeline.operations.source_setup.sharing import Membership, joined
@@ -32,21 +33,23 @@ def _no_beat() -> None:
 class ReopenPauses:
     """Pauses between two openings of a stream that raised StreamMoved.
 
-    `chain_position` returns the stream's chain position; a registered cut changes it.
+    `chain_position` returns the stream's chain position; a registered cut changes it. `stale_tables` returns how many
+    tables are stale: one event may make many so, one at each opening.
     """
 
     chain_position: Callable[[], str]
-    _before: str | None = None
+    stale_tables: Callable[[], int]
+    _before: tuple[str, int] | None = None
     _pause: float = 0.0
 
     def pause(self, open_seconds: float) -> float:
-        """Returns seconds: none at first, and growing ones while the stream moves again before a cut is registered.
+        """Returns seconds: none at first, and growing ones while the stream moves again without a cut or a stale table.
 
         `open_seconds`: for how long it was open. After a long time it is opened again at once.
         """
         now = self._before
         with suppress(CdcError):  # The next opening meets the same error.
-            now = self.chain_position()
+            now = self.chain_position(), self.stale_tables()
         if now is None or now != self._before or open_seconds > _LONGEST_PAUSE_SECONDS:
             self._pause = 0.0
         else:
@@ -88,7 +91,11 @@ class ConsumerRuns:
         retried(read, stop, beat, self._pauses())
 
     def _pauses(self) -> ReopenPauses:
-        return ReopenPauses(chain_position=lambda: self.opening.store.streams.chain_position(self.registered.name))
+        store = self.opening.store
+        return ReopenPauses(
+            chain_position=lambda: store.streams.chain_position(self.registered.name),
+            stale_tables=lambda: sum(table.state is TableState.STALE for table in store.tables.tables()),
+        )
 
     def _noticed(self) -> AbstractContextManager[None]:
         """Lets removals notice a consumer that reads alone. A database has a slot or a lock for that."""
