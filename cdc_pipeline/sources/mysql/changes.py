@@ -74,14 +74,12 @@ class ChangeGroup:
         Raises TableStale if the new row lacks a column of `computed`.
         """
         self._check_computed(after)
+        merged, absent = self._merged(before, after)
         if self.schema.is_keyless:
-            self._check_whole(before)
-            self._check_whole(after)
             self.delete(before, place)
-            self._add(Operation.INSERT, place, after.texts)
+            self._add(Operation.INSERT, place, merged)
             return
         self._check_id(before)
-        merged, absent = self._merged(before, after)
         if self._has_same_id(before.texts, merged):
             self._add(Operation.UPDATE, place, merged, absent)
             return

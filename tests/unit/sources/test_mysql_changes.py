@@ -2,9 +2,11 @@
 
 import struct
 
+import pyarrow as pa
 import pytest
 from pymysqlreplication.constants import FIELD_TYPE
 
+from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import OPERATION, Column, TableName, TableSchema
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
 from cdc_pipeline.sources.mysql.row_image import ImageColumn, RowDecoder, RowImage
@@ -39,3 +41,26 @@ def test_minus_zero_and_zero_are_one_id(type_name: str) -> None:
     assert operations_of_update(type_name, -0.0, 0.0) == ["u"]
     assert operations_of_update(type_name, 0.0, -0.0) == ["u"]
     assert operations_of_update(type_name, -0.0, 1.0) == ["d", "m"]
+
+
+def keyless_update(before: RowImage, after: RowImage) -> pa.Table:
+    schema = TableSchema(columns=(Column(name="a", type="int4"), Column(name="b", type="text")), key=())
+    group = ChangeGroup(table=ORDERS, schema=schema)
+    group.update(before, after, PLACE)
+    return group.table_events(1).rows
+
+
+def test_a_new_row_without_its_unchanged_values_takes_them_from_the_whole_old_row_also_without_a_key() -> None:
+    """MariaDB leaves them out with binlog_row_image = FULL_NODUP."""
+    whole = RowImage(texts=[b"1", b"old"], present=(True, True))
+    rows = keyless_update(whole, RowImage(texts=[None, b"new"], present=(False, True)))
+    assert rows.select([OPERATION, "a", "b"]).to_pylist() == [
+        {OPERATION: "d", "a": 1, "b": "old"},
+        {OPERATION: "i", "a": 1, "b": "new"},
+    ]
+
+
+def test_an_update_without_a_key_and_without_the_whole_old_row_is_refused() -> None:
+    part = RowImage(texts=[None, b"old"], present=(False, True))
+    with pytest.raises(TableStale, match="an update or delete came without the whole row"):
+        keyless_update(part, RowImage(texts=[b"1", b"new"], present=(True, True)))
