@@ -204,8 +204,8 @@ def _check_skipped(event_type: int, dialect: Dialect) -> None:
         raise SourceError(
             f"the source's log has compressed events (type {event_type})",
             expected=f"{_COMPRESSION[dialect.name]} = OFF",
-            remedy=f"run SET GLOBAL {_COMPRESSION[dialect.name]} = OFF, then cdc setup-source --begin-again and cdc"
-            " snapshot",
+            remedy=f"run SET GLOBAL {_COMPRESSION[dialect.name]} = OFF, and end the sessions that are open (in"
+            " MySQL they keep the old value), then cdc setup-source --begin-again and cdc snapshot",
         )
     if event_type == _INCIDENT:
         raise SourceError(

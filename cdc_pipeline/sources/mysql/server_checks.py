@@ -169,7 +169,8 @@ _HOW = {
     "log_bin": ", with a server_id, and restart it",
     "gtid_mode": ", with enforce_gtid_consistency = ON, and run SET GLOBAL gtid_mode in its four steps, up to ON",
     "log_replica_updates": " (before 8.0.26: log_slave_updates), and restart it",
-    "binlog_transaction_compression": ", and run SET GLOBAL binlog_transaction_compression = OFF",
+    "binlog_transaction_compression": ", and run SET GLOBAL binlog_transaction_compression = OFF, and end the sessions"
+    " that are open: they keep the old value",
     "binlog_row_value_options": ", and run SET GLOBAL binlog_row_value_options = ''; sessions keep the old value",
 }
 

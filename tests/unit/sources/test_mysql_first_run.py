@@ -76,7 +76,10 @@ def mysql(*, version: tuple[int, int] = (8, 0), keeps: timedelta = timedelta(day
         (mysql(gtid_mode="OFF_PERMISSIVE"), "gtid_mode = OFF_PERMISSIVE"),
         (mysql(enforce_gtid_consistency="WARN"), "enforce_gtid_consistency = WARN"),
         (mysql(log_replica_updates="OFF"), "log_replica_updates = OFF"),
-        (mysql(binlog_transaction_compression="ON"), "binlog_transaction_compression = ON"),
+        (
+            mysql(binlog_transaction_compression="ON"),
+            "binlog_transaction_compression = ON; .* and end the sessions that are open: they keep the old value",
+        ),
         (mysql(binlog_row_value_options="PARTIAL_JSON"), "binlog_row_value_options = PARTIAL_JSON"),
         (mysql(keeps=timedelta(minutes=59)), "keeps its log for 3540 s"),
     ],
