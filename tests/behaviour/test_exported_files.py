@@ -177,7 +177,7 @@ def test_rows_keep_their_places_beside_blank_lines_and_rows_that_do_not_fit(obje
         (4, None, None),
     ] * times
     reasons = {
-        2: (4, "is no JSON: Expecting value: line 1 column 1 (char 0): no record\n"),
+        2: (4, "is no JSON: Expecting value: line 1 column 1 (char 0)"),
         3: (5, "the value of amount does not fit the lake's numeric(12,2)"),
         4: (6, "the id column id is NULL"),
     }
