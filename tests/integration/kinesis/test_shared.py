@@ -23,6 +23,8 @@ from tests.support.shards import KinesisStreams, MemoryStreams, ShardFeed, debez
 ORDERS = "public.orders"
 TABLES = ({"name": ORDERS, "id": ["id"], "columns": {"id": "int", "note": "text"}},)
 ROUND = 40
+Member = tuple[Membership, Callable[[], Consumer]]
+"""A consumer's membership, and what opens the consumer for its share."""
 _OWNERS = """
 SELECT assignment_owner, count(*) FROM cdc.stream_partition WHERE assignment_owner IS NOT NULL GROUP BY 1 ORDER BY 2
 """
@@ -35,13 +37,27 @@ def feed(tmp_path: Path, store_url: str) -> ShardFeed:
 
 
 @contextmanager
-def member(feed: ShardFeed, owner: str) -> Iterator[tuple[Membership, Callable[[], Consumer]]]:
+def member(feed: ShardFeed, owner: str) -> Iterator[Member]:
     """A consumer among others: its membership, and what opens it for its share."""
     with ExitStack() as opened:
         pipeline = opened.enter_context(feed.opened())
         membership = Membership(store=pipeline.store, stream="shop", owner=owner)
         opening = replace(pipeline.consumer_runs().opening, owner=owner)
         yield membership, lambda: opened.enter_context(opening.opened(membership.take))
+
+
+@contextmanager
+def two_members(feed: ShardFeed) -> Iterator[tuple[Member, Member, list[float]]]:
+    """Two consumers that are alive, of two shards with a row each; and the first one's clock, in seconds."""
+    for number in range(2):
+        feed.write(ORDERS, number, "new", shard=f"shard-{number}")
+    feed.set_up()
+    now = [0.0]
+    with member(feed, "one") as one, member(feed, "two") as two:
+        one[0].clock = lambda: now[0]
+        for each, _ in (one, two):
+            each.keep_alive()
+        yield one, two, now
 
 
 def read_all(consumer: Consumer) -> list[int]:
@@ -143,14 +159,8 @@ def test_a_consumer_of_a_shard_without_records_sets_no_time_back(feed: ShardFeed
 
 
 def test_others_read_the_share_of_a_consumer_that_cannot_reach_the_source_until_it_can(feed: ShardFeed) -> None:
-    for number in range(2):
-        feed.write(ORDERS, number, "new", shard=f"shard-{number}")
-    feed.set_up()
-    now, stop = [0.0], Event()
-    with member(feed, "one") as (one, open_one), member(feed, "two") as (two, open_two):
-        one.clock = lambda: now[0]
-        for each in (one, two):
-            each.keep_alive()
+    stop = Event()
+    with two_members(feed) as ((one, open_one), (two, open_two), now):
         open_one()
         second = open_two()
         assert one.wait_for_share(stop, stop.set)
@@ -176,14 +186,8 @@ def test_others_read_the_share_of_a_consumer_that_cannot_reach_the_source_until_
 
 
 def test_a_consumer_whose_reads_fail_keeps_its_share_so_that_the_others_keep_their_slices(feed: ShardFeed) -> None:
-    for number in range(2):
-        feed.write(ORDERS, number, "new", shard=f"shard-{number}")
-    feed.set_up()
-    now, stop = [0.0], Event()
-    with member(feed, "one") as (one, open_one), member(feed, "two") as (two, open_two):
-        one.clock = lambda: now[0]
-        for each in (one, two):
-            each.keep_alive()
+    stop = Event()
+    with two_members(feed) as ((one, open_one), (two, open_two), now):
         open_one()
         second = open_two()
         for _ in range(5):
