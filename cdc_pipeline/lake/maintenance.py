@@ -18,7 +18,8 @@ from cdc_pipeline.lake.lake_rows_sql import DELETION
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
 from cdc_pipeline.lake.reshaping import configuration_of
-from cdc_pipeline.lake.session import configured, spark_calls
+from cdc_pipeline.lake.session import configured
+from cdc_pipeline.lake.spark_errors import spark_calls
 from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import CONFIRMED, DELETED, PARTIAL, STATE, VERSION

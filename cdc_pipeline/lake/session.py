@@ -1,21 +1,20 @@
 """Spark Connect sessions: tuned for small merges and isolated from each other."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import cast
 
 import structlog
 from pyspark.errors import PySparkException
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect import proto
 from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from cdc_pipeline.errors import LakeAway, LakeError, damaged_file, unread_file
-from cdc_pipeline.lake.delta_log import damaged_log
 from cdc_pipeline.lake.spark_channel import PARAMETERS, SparkChannel, check_encrypted
+from cdc_pipeline.lake.spark_errors import UNREACHABLE, has_status, spark_calls
 
 log = structlog.get_logger()
 
@@ -58,23 +57,13 @@ TUNING = {
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
     "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
 }
+_GIVEN_TO_TABLES = "spark.databricks.delta.properties.defaults."
 
 _LONGEST_PAUSE_MILLISECONDS = 2_000
 _MOST_TRIES = 45
 """About one and a half minutes. A restarted server waits at most the longest pause for the client."""
 _FEW_TRIES = 3
 _USER = "cdc"
-_LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
-_FILE_DAMAGED, _VERSION_MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE"), "DELTA_VERSIONS_NOT_CONTIGUOUS"
-_FILE_UNREAD = "FAILED_READ_FILE.NO_HINT"
-"""Any error of a read: a damaged file, or a store that does not answer."""
-_UNREACHABLE = "UNAVAILABLE"
-_UNAUTHENTICATED = "UNAUTHENTICATED"
-_STACK_TRACE, _CAUSE = "JVM stacktrace:", "Caused by: "
-
-
-class SessionLost(LakeAway):
-    """The Spark server was restarted, or it ended the session. Only a new session can continue."""
 
 
 def claim_tag(claim_id: str) -> str:
@@ -136,17 +125,33 @@ def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSessio
         try:
             policy = DefaultPolicy(max_retries=_MOST_TRIES, max_backoff=_LONGEST_PAUSE_MILLISECONDS)
             session.client.set_retry_policies([policy])
-            set_confs(session, TUNING)
+            tune(session)
         except BaseException:
             leave_lost(session)
             raise
     return session
 
 
+def tune(session: SparkSession) -> None:
+    """Sets the confs of TUNING, and unsets those by which the server gives properties to each table that Spark creates.
+
+    With some of these only Delta's writer would maintain the table.
+    """
+    set_confs(session, TUNING)
+    given = session.client.config(
+        proto.ConfigRequest.Operation(get_all=proto.ConfigRequest.GetAll(prefix=_GIVEN_TO_TABLES))
+    ).pairs
+    unset_confs(session, [f"{_GIVEN_TO_TABLES}{name}" for name, _ in given])
+
+
 def set_confs(session: SparkSession, confs: Mapping[str, str]) -> None:
     """Sets all confs in one call of the server."""
     pairs = [proto.KeyValue(key=name, value=value) for name, value in confs.items()]
     session.client.config(proto.ConfigRequest.Operation(set=proto.ConfigRequest.Set(pairs=pairs)))
+
+
+def unset_confs(session: SparkSession, names: Sequence[str]) -> None:
+    session.client.config(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=names)))
 
 
 def leave_lost(session: SparkSession) -> None:
@@ -165,63 +170,12 @@ def end_session(session: SparkSession) -> None:
 
 
 @contextmanager
-def spark_calls(doing: str) -> Iterator[None]:
-    """Turns errors of Spark and its connection into LakeError, or LakeAway if the server no longer answers.
-
-    `doing` describes the call in the error.
-    """
-    try:
-        yield
-    except PySparkException as error:
-        if _has_status(error, _UNAUTHENTICATED):
-            raise LakeError(
-                f"the Spark Connect server refused {doing}: it does not know the token, or was sent none",
-                expected="the token that the server was started with (spark.connect.authenticate.token)",
-                remedy="give it as spark: sc://host:port/;token=... in CDC_SPARK or pipeline.yml",
-            ) from error
-        found, condition = f"Spark failed while {doing}: {_words(error)}", error.getCondition() or ""
-        if condition.startswith(_FILE_DAMAGED):
-            raise (unread_file if condition == _FILE_UNREAD else damaged_file)(found) from error
-        if condition == _VERSION_MISSING:
-            raise damaged_log(found, expected="all versions up to the latest") from error
-        raise _kind(error)(
-            found,
-            expected="the Spark Connect server to answer",
-            remedy="the same call may be repeated: the fence in the lake prevents a double effect",
-        ) from error
-
-
-def _words(error: PySparkException) -> str:
-    """Returns Spark's message, with that of the innermost cause: the message itself may only name what was tried."""
-    message, _, trace = str(error).partition(_STACK_TRACE)
-    if isinstance(error, SparkConnectGrpcException):
-        trace = error.getStackTrace() or trace
-    causes = [line.removeprefix(_CAUSE) for line in trace.splitlines() if line.startswith(_CAUSE)]
-    because = f"; caused by {causes[-1].strip()[:1000]}" if causes else ""
-    return f"{message.strip()[:2000]}{because}"
-
-
-def _kind(error: PySparkException) -> type[LakeError]:
-    if (error.getCondition() or "").startswith(_LOST):
-        return SessionLost
-    return LakeAway if _has_status(error, _UNREACHABLE) else LakeError
-
-
-def _has_status(error: PySparkException, name: str) -> bool:
-    return isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode().name == name
-
-
-@contextmanager
 def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
     """Sets the confs, and always unsets them at the end.
 
     A transaction version or userMetadata that stays in the session would change the next write, or suppress it.
     """
-
-    def unset() -> None:
-        session.client.config(proto.ConfigRequest.Operation(unset=proto.ConfigRequest.Unset(keys=list(confs))))
-
-    with cleaned_up(session, unset):
+    with cleaned_up(session, partial(unset_confs, session, list(confs))):
         set_confs(session, confs)
         yield
 
@@ -236,7 +190,7 @@ def cleaned_up(session: SparkSession, clean: Callable[[], None]) -> Iterator[Non
     try:
         yield
     except PySparkException as error:
-        is_away = _has_status(error, _UNREACHABLE)
+        is_away = has_status(error, UNREACHABLE)
         raise
     finally:
         with _few_tries(session) if is_away else nullcontext():

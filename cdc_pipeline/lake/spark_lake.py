@@ -44,13 +44,12 @@ from cdc_pipeline.lake.schema_change import latest_shape, shape_at
 from cdc_pipeline.lake.session import (
     CancelSession,
     OpenSession,
-    SessionLost,
     claim_tag,
     end_session,
     leave_lost,
     session_name,
-    spark_calls,
 )
+from cdc_pipeline.lake.spark_errors import SessionLost, spark_calls
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.upsert import ClaimUpsert

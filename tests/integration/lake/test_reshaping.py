@@ -1,20 +1,26 @@
 """A lake table with data partitions and mapped names follows its source's columns as any other does."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 
+import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import STAGING_AREA, lake_key, table_prefix
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.session import set_confs
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.session import set_confs, tune, untuned_session
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from tests.support.lake import Feed, event, rows_by_spark, table_of
+from tests.support.history_tables import publish, spans
+from tests.support.lake import PEOPLE, Feed, event, lake_values, rows_by_spark, table_of
+from tests.support.lakes import spark_lake
 
 FIRST = TableSchema(
     columns=(
@@ -33,6 +39,18 @@ LAST = TableSchema(
     ),
     key=("id",),
 )
+
+SWITCHES = ("enableInCommitTimestamps", "enableRowTracking", "enableChangeDataFeed")
+OF_ANOTHER_SERVER = {f"spark.databricks.delta.properties.defaults.{switch}": "true" for switch in SWITCHES}
+
+
+@pytest.fixture
+def lake_on_another_server(spark_url: str, store: LocalObjectStore) -> Iterator[SparkLake]:
+    session = untuned_session(spark_url)
+    set_confs(session, OF_ANOTHER_SERVER)
+    tune(session)
+    yield spark_lake(session, store)
+    session.stop()
 
 
 def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default(
@@ -77,21 +95,39 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
     assert {bool(re.match(r"\d{8}T\d{6}Z-", name)) for name in made} == {True}, "cdc clean reads its age there"
 
 
+def given_by_the_server(store: LocalObjectStore, table: LakeTable) -> list[str]:
+    """Features and properties."""
+    log = DeltaLog(store, lake_key(table.name))
+    latest = log.latest_version() or 0
+    properties = {f"delta.{switch}" for switch in SWITCHES} & log.metadata(latest)["configuration"].keys()
+    return [*unknown_features(log.newest("protocol", latest)), *properties]
+
+
 def test_what_a_server_gives_to_new_tables_does_not_reach_the_lake_s_table(
     searching_lake: SparkLake, session: SparkSession, store: LocalObjectStore
 ) -> None:
     table = table_of()
     searching_lake.create_table(table)
-    feed, prefix = Feed(store=store, table=table), "spark.databricks.delta.properties.defaults."
+    feed = Feed(store=store, table=table)
     searching_lake.upsert(table, feed.claim([event("i", 1, 1, name="a", age=1)]))
-    switches = ("enableInCommitTimestamps", "enableRowTracking", "enableChangeDataFeed")
-    set_confs(session, {f"{prefix}{switch}": "true" for switch in switches})
+    set_confs(session, OF_ANOTHER_SERVER)
     columns = (*table.schema.columns, Column(name="note", type="text"))
     wider = replace(table.schema, columns=columns)
     searching_lake.upsert(table, feed.claim([event("i", 2, 2, name="b", age=2, note="n")], schema=wider))
     searching_lake.upsert(table, feed.claim([event("u", 3, 1, name="c", age=1, note="m")], schema=wider))
-    log = DeltaLog(store, lake_key(table.name))
-    latest = log.latest_version() or 0
-    assert unknown_features(log.newest("protocol", latest)) == []
-    assert not {f"delta.{switch}" for switch in switches} & log.metadata(latest)["configuration"].keys()
+    assert not given_by_the_server(store, table)
     assert {row["id"]: row["note"] for row in rows_by_spark(session, store, table)} == {1: "m", 2: "n"}
+
+
+def test_what_a_server_gives_to_new_tables_does_not_reach_those_that_spark_creates(
+    lake_on_another_server: SparkLake, store: LocalObjectStore
+) -> None:
+    lake, kept = lake_on_another_server, table_of(keeps_history=True)
+    named = replace(PEOPLE, columns=(*PEOPLE.columns[:-1], Column(name="full years", type="int4")))
+    mapped = table_of(named, name="shop.public.mapped")
+    for table in (kept, mapped):
+        publish(lake, store, table, [(1, "a", 1)], at=5, fence=0)
+        lake.upsert(table, Feed(store=store, table=table).claim([event("d", 6, 1)]))
+    assert spans(store, kept) == {1: [("a", 5, 6)]}
+    assert lake_values(store, mapped) == {}
+    assert [given_by_the_server(store, each) for each in (kept, history_of(kept), mapped)] == [[], [], []]

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from cdc_pipeline.errors import LakeAway, LakeError
-from cdc_pipeline.lake.session import SessionLost, cleaned_up, leave_lost, spark_calls, untuned_session
+from cdc_pipeline.lake.session import cleaned_up, leave_lost, untuned_session
+from cdc_pipeline.lake.spark_errors import SessionLost, spark_calls
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
