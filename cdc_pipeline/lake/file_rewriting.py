@@ -26,7 +26,7 @@ from cdc_pipeline.lake.file_stats import delta_stats
 from cdc_pipeline.lake.new_shape import delta_fields, physical_fields
 from cdc_pipeline.lake.protocol import DataFile, LakeTable
 from cdc_pipeline.lake.reshaping import configuration_of
-from cdc_pipeline.lake.table_ddl import listed_stats
+from cdc_pipeline.lake.table_ddl import recorded_stats
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.types.row_order import ascending
 
@@ -174,8 +174,8 @@ class FileRewriting:
 
     @property
     def _stats(self) -> tuple[str, ...]:
-        known, physical = listed_stats(configuration_of(self.metadata)), physical_fields(self.metadata)
-        return tuple(inside for name, (inside, _) in physical.items() if name in known)
+        recorded = recorded_stats(self.table, configuration_of(self.metadata))
+        return tuple(inside for name, (inside, _) in physical_fields(self.metadata).items() if name in recorded)
 
 
 def _without(opened: pq.ParquetFile, dead: Rows, most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -76,5 +76,10 @@ def listed_stats(configuration: Mapping[str, str]) -> list[str]:
     return [_QUOTED.sub(lambda found: found[1].replace("``", "`"), name) for name in names]
 
 
+def recorded_stats(table: LakeTable, configuration: Mapping[str, str]) -> set[str]:
+    """Returns the columns of which a new file has statistics: those that claims search files by, and those of STATS."""
+    return {*stats_columns(table), *listed_stats(configuration)}
+
+
 def _listed(properties: dict[str, str]) -> str:
     return ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())

@@ -11,7 +11,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, DataFile
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.schema_change import Fitted
-from cdc_pipeline.lake.table_ddl import listed_stats
+from cdc_pipeline.lake.table_ddl import recorded_stats
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import CURRENT, STATE
 
@@ -58,8 +58,8 @@ def write_rows(
         rows = rows.repartitionByRange(files, *keys) if files > 1 and keys else rows.coalesce(files)
     order = [*map(identifier, partitions), *keys]
     write_files(rows.sortWithinPartitions(*order) if order else rows, partitions, store.spark_url(folder))
-    known = listed_stats(configuration_of(metadata))
-    stats = tuple(inside for name, (inside, _) in physical.items() if name in known)
+    recorded = recorded_stats(fitted.table, configuration_of(metadata))
+    stats = tuple(inside for name, (inside, _) in physical.items() if name in recorded)
     return written_files(store, folder, stats)
 
 

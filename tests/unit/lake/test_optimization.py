@@ -21,6 +21,7 @@ from cdc_pipeline.lake.fence import commit_info, fence_action
 from cdc_pipeline.lake.file_rewriting import FileRewriting
 from cdc_pipeline.lake.file_stats import delta_stats
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.lake.table_ddl import STATS
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, VERSION
 from cdc_pipeline.settings.work import MaintenanceSettings
@@ -132,6 +133,18 @@ def test_small_files_become_one_sorted_file_without_deleted_rows(store: LocalObj
     assert fence is not None
     assert after is not None
     assert (after.number, after.lake_version, last.of_kind("txn")) == (fence.number, fence.lake_version + 1, [])
+
+
+def test_a_users_list_of_columns_with_statistics_leaves_a_rewritten_file_those_of_the_id(
+    store: LocalObjectStore, log: DeltaLog
+) -> None:
+    filled(store, log)
+    metadata, info = log.metadata(0), commit_info(operation="SET", user_metadata="{}", read_version=4, now=NOW)
+    listed = {**metadata, "configuration": {**metadata["configuration"], STATS: "name"}}
+    log.append(5, [info, {"metaData": listed}])
+    lake_of(store).optimize(TABLE)
+    (added,) = last_commit(log).of_kind("add")
+    assert {"id", "name", VERSION} <= json.loads(added["stats"])["minValues"].keys()
 
 
 def test_nothing_is_committed_where_nothing_has_decayed(store: LocalObjectStore, log: DeltaLog) -> None:
