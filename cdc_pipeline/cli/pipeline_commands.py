@@ -4,7 +4,8 @@
 """
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -220,7 +221,12 @@ def rewind(
     context.show([{**asdict(found), "table": str(found.table)}])
 
 
-def maintain(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
+def maintain(
+    tables: Tables = None,
+    config: Config = None,
+    timeout: Annotated[int, typer.Option(min=0, max=10_000_000, help="seconds to wait for a table that is busy")] = 60,
+    as_json: Json = False,
+) -> None:
     """Merge the lake's small files, and delete tombstones and unused files.
 
     It does to each table what the task maintain_table of the DAG cdc_maintenance does once a day, as `maintenance` in
@@ -229,7 +235,8 @@ def maintain(tables: Tables = None, config: Config = None, as_json: Json = False
     """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="maintain") as pipeline:
-        results = pipeline.maintenance().maintain_each(pipeline.table_names(tuple(tables or ())))
+        maintenance = replace(pipeline.maintenance(), timeout=timedelta(seconds=timeout))
+        results = maintenance.maintain_each(pipeline.table_names(tuple(tables or ())))
     context.show([result.row() for result in results])
     raise typer.Exit(worst({result.exit_code for result in results}))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake.columns import needs_mapping, own_types
+from cdc_pipeline.lake.columns import needs_mapping, own_types, stats_columns
 from cdc_pipeline.lake.compaction import write_files, written_files
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.new_shape import (
@@ -204,5 +204,6 @@ class Reshaper:
             keys = [physical[partition.lake_column] for partition in work.partitions]
             keys += [physical[CURRENT]] if work.is_history else []
             write_files(rows, keys, self.store.spark_url(folder))
-            files = written_files(self.store, folder, tuple(physical[column] for column in work.stats))
+            recorded = dict.fromkeys([*work.stats, *(name for name in stats_columns(table) if name in physical)])
+            files = written_files(self.store, folder, tuple(physical[column] for column in recorded))
         return [*(remove(file, milliseconds) for file in old), *(add(table, file, milliseconds) for file in files)]

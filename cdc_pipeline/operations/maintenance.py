@@ -45,11 +45,13 @@ class Maintenance:
     """Maintains tables of the lake.
 
     `oldest_version_to_come`: returns the version below which no event of the table can come from the source any more.
+    `timeout`: how long it waits for a busy table, of which each claim is shorter as a rule.
     """
 
     work: TableWork
     oldest_version_to_come: Callable[[TableName], str]
     need: MaintenanceSettings
+    timeout: timedelta = timedelta(minutes=1)
 
     def maintain(self, table: TableName) -> dict[str, Any]:
         """Rewrites files that have decayed, removes tombstones, then deletes files of versions that are not kept.
@@ -59,9 +61,9 @@ class Maintenance:
 
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
-        Reports a busy lease, a table that is not registered, or one without a lake, and leaves the table to the next
-        run. If files cannot be rewritten, it does the rest before it raises LakeError; if a server does not answer, it
-        ends at once.
+        Reports a lease that stays busy, a table that is not registered, or one without a lake, and leaves the table to
+        the next run. If files cannot be rewritten, it does the rest before it raises LakeError; if a server does not
+        answer, it ends at once.
         """
         return self._maintained(table).row()
 
@@ -93,7 +95,7 @@ class Maintenance:
             return NOT_REGISTERED, Optimization()
         if row.schema_id is None:  # no event has shown the table's columns yet
             return NO_LAKE, Optimization()
-        with self.work.leased(row.table_id) as held:
+        with self.work.leased_when_free(row.table_id, time.monotonic() + self.timeout.total_seconds()) as held:
             lake_table = self.work.lake_table(table)
             if self.work.lake.read_version(lake_table) is None:
                 return NO_LAKE, Optimization()

@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.ledger_values import PublishedTable
 from cdc_pipeline.lake.protocol import Compaction, Lake, LakePublication, LakeTable, always
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, END_VERSION, VERSION, Column, TableSchema
 from cdc_pipeline.types import arrow_schema
-from tests.support.lake import PEOPLE, commit_time, lake_table_rows, version
+from tests.support.lake import NOW, PEOPLE, commit_time, lake_table_rows, version
 from tests.support.reference.model import Event
 
 Span = tuple[Any, int, int | None]
@@ -109,3 +110,12 @@ def publish(
     )
     content = LakePublication(snapshot_id=name, files=files, fence_number=fence, table=known, replaces=replaces)
     lake.publish(table, content, may_commit=may_commit)
+
+
+def with_properties(log: DeltaLog, properties: Mapping[str, str]) -> None:
+    """A commit of a user that describes the table, and sets properties of it."""
+    latest = log.latest_version() or 0
+    metadata = log.metadata(latest)
+    configuration = {**metadata["configuration"], **properties}
+    info = {"commitInfo": {"timestamp": int(NOW.timestamp() * 1000)}}
+    log.append(latest + 1, [info, {"metaData": {**metadata, "description": "people", "configuration": configuration}}])

@@ -1,7 +1,8 @@
 """A lake table with data partitions and mapped names follows its source's columns as any other does."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import date
 
@@ -10,15 +11,17 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import STAGING_AREA, lake_key, table_prefix
 from cdc_pipeline.lake.columns import history_of
-from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.new_shape import physical_fields
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.session import set_confs, tune, untuned_session
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.lake.table_ddl import STATS
 from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from tests.support.history_tables import publish, spans
+from tests.support.history_tables import publish, spans, with_properties
 from tests.support.lake import PEOPLE, Feed, event, lake_values, rows_by_spark, table_of
 from tests.support.lakes import spark_lake
 
@@ -30,6 +33,7 @@ FIRST = TableSchema(
     ),
     key=("id",),
 )
+WIDER = replace(FIRST, columns=(*FIRST.columns, Column(name="a, b", type="timestamp", number=4)))
 LAST = TableSchema(
     columns=(
         Column(name="id", type="int8", number=1),
@@ -53,6 +57,11 @@ def lake_on_another_server(spark_url: str, store: LocalObjectStore) -> Iterator[
     session.stop()
 
 
+def have_bounds(log: DeltaLog, files: Iterable[Action], column: str) -> bool:
+    inside = physical_fields(log.metadata(log.latest_version() or 0))[column][0]
+    return all(inside in json.loads(file["stats"])["minValues"] for file in files)
+
+
 def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default(
     searching_lake: SparkLake, session: SparkSession, store: LocalObjectStore
 ) -> None:
@@ -64,15 +73,16 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
     whole = [event("i", id_, id_, **{"full name": f"n{id_}", "day": date(2024, id_, 1)}) for id_ in (1, 2, 3)]
     searching_lake.upsert(table, feed.claim(whole))
     searching_lake.upsert(table, feed.claim([event("d", 4, 3), event("u", 5, 1, **{"full name": "partial"})]))
-    files = DeltaLog(store, lake_key(table.name)).active_files(2)
-    wider = replace(FIRST, columns=(*FIRST.columns, Column(name="a, b", type="timestamp", number=4)))
+    log = DeltaLog(store, lake_key(table.name))
+    files = log.active_files(2)
     searching_lake.upsert(
         table,
-        feed.claim([event("u", 6, 2, **{"full name": "n2", "day": date(2024, 2, 2), "a, b": None})], schema=wider),
+        feed.claim([event("u", 6, 2, **{"full name": "n2", "day": date(2024, 2, 2), "a, b": None})], schema=WIDER),
     )
-    described = DeltaLog(store, lake_key(table.name)).read(3)
+    described = log.read(3)
     assert described is not None
     assert (described.of_kind("add"), described.of_kind("remove"), len(described.of_kind("metaData"))) == ([], [], 1)
+    with_properties(log, {STATS: "day"})  # a user's choice, without the id
     searching_lake.upsert(table, feed.claim([event("u", 7, 1, day="last", n=[2])], schema=LAST))
     found = {row["id"]: row for row in rows_by_spark(session, store, table)}
     seen = {
@@ -86,8 +96,9 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
     }
     assert searching_lake.read_columns(table) == ("id", "day", "the, day", "n")
     assert {*found[1][STATE]["columns"]} <= {"day", "the, day", "n", "a, b"}
-    new = DeltaLog(store, lake_key(table.name)).active_files(searching_lake.read_version(table) or 0)
+    new = log.active_files(searching_lake.read_version(table) or 0)
     assert not {path for path, _ in files} & {path for path, _ in new}
+    assert have_bounds(log, new.values(), "id")
     searching_lake.optimize(table)
     assert {row["id"] for row in rows_by_spark(session, store, table)} == {1, 2, 3}
     area = table_prefix(STAGING_AREA, table.name)

@@ -1,7 +1,7 @@
 """An error of maintenance that nobody foresaw fails no run of slices, and keeps no tombstone and no unused file."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,18 @@ def test_slices_are_applied_although_files_cannot_be_rewritten(world: World) -> 
     with world.process() as pipeline:
         assert [result.error for result in pipeline.slice_runs().apply(world.tables)] == [None] * len(world.tables)
     check(world)
+
+
+def test_maintenance_waits_for_a_table_whose_claim_is_about_to_end(
+    world: World, done: list[tuple[str, TableName]]
+) -> None:
+    things, *_ = world.tables
+    with world.process() as pipeline:
+        table_id = pipeline.store.tables.table(things).table_id
+        pipeline.store.leases.acquire(table_id, owner="a claim", duration=timedelta(seconds=1))
+        with pytest.raises(LakeError, match="the unforeseen"):
+            pipeline.maintenance().maintain(things)
+    assert done == [("purge", things), ("vacuum", things)]
 
 
 def test_maintenance_that_cannot_rewrite_files_does_the_rest_and_fails(

@@ -1,7 +1,6 @@
 """Which columns have statistics after a snapshot, also if its id became other columns or a user has listed them."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_ddl import STATS, listed_stats
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
-from tests.support.history_tables import publish, put_rows
+from tests.support.history_tables import publish, put_rows, with_properties
 from tests.support.lake import NOW, PEOPLE, table_of, version
 
 
@@ -29,15 +28,6 @@ def no_session() -> SparkSession:
 
 
 OWN = "`_cdc_version`"
-
-
-def with_properties(log: DeltaLog, properties: Mapping[str, str]) -> None:
-    """A commit of a user that describes the table, and sets properties of it."""
-    latest = log.latest_version() or 0
-    metadata = log.metadata(latest)
-    configuration = {**metadata["configuration"], **properties}
-    info = {"commitInfo": {"timestamp": int(NOW.timestamp() * 1000)}}
-    log.append(latest + 1, [info, {"metaData": {**metadata, "description": "people", "configuration": configuration}}])
 
 
 def with_names_inside(log: DeltaLog, prefix: str) -> None:
