@@ -43,6 +43,9 @@ LAST = TableSchema(
     ),
     key=("id",),
 )
+BY_MONTH = replace(
+    table_of(FIRST, deletes="soft", partition_by=(PartitionBy(column="day", unit="month"),)), create_time="day"
+)
 
 SWITCHES = ("enableInCommitTimestamps", "enableRowTracking", "enableChangeDataFeed")
 OF_ANOTHER_SERVER = {f"spark.databricks.delta.properties.defaults.{switch}": "true" for switch in SWITCHES}
@@ -62,12 +65,15 @@ def have_bounds(log: DeltaLog, files: Iterable[Action], column: str) -> bool:
     return all(inside in json.loads(file["stats"])["minValues"] for file in files)
 
 
+def staged(store: LocalObjectStore, table: LakeTable) -> set[str]:
+    area = table_prefix(STAGING_AREA, table.name)
+    return {info.key.removeprefix(area).split("/")[1] for info in store.list_prefix(area)}
+
+
 def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default(
     searching_lake: SparkLake, session: SparkSession, store: LocalObjectStore
 ) -> None:
-    table = replace(
-        table_of(FIRST, deletes="soft", partition_by=(PartitionBy(column="day", unit="month"),)), create_time="day"
-    )
+    table = BY_MONTH
     searching_lake.create_table(table)
     feed = Feed(store=store, table=table)
     whole = [event("i", id_, id_, **{"full name": f"n{id_}", "day": date(2024, id_, 1)}) for id_ in (1, 2, 3)]
@@ -101,9 +107,9 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
     assert have_bounds(log, new.values(), "id")
     searching_lake.optimize(table)
     assert {row["id"] for row in rows_by_spark(session, store, table)} == {1, 2, 3}
-    area = table_prefix(STAGING_AREA, table.name)
-    made = {info.key.removeprefix(area).split("/")[1] for info in store.list_prefix(area)}
-    assert {bool(re.match(r"\d{8}T\d{6}Z-", name)) for name in made} == {True}, "cdc clean reads its age there"
+    assert {bool(re.match(r"\d{8}T\d{6}Z-", name)) for name in staged(store, table)} == {True}, (
+        "cdc clean reads its age"
+    )
 
 
 def given_by_the_server(store: LocalObjectStore, table: LakeTable) -> list[str]:
