@@ -182,6 +182,20 @@ class Database:
             yield connection
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfStore:
+    """A part of the metadata store's operations. Each of its methods is one transaction of `database`."""
+
+    database: Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfStream(OfStore):
+    """The same, for what belongs to one stream only."""
+
+    stream: str
+
+
 def batches(rows: Iterable[Item], most: int = BATCH_ROWS) -> Iterator[list[Item]]:
     """Yields the rows in lists of at most `most`, for statements of a transaction.
 

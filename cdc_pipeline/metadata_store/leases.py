@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
+from cdc_pipeline.metadata_store.database import OfStore, as_optional_record, as_record
 
 _LEASE = models.lease
 _ACQUIRE = text("""
@@ -39,10 +39,7 @@ class Lease:
     renewed_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leases:
-    database: Database
-
+class Leases(OfStore):
     def acquire(self, table_id: int, *, owner: str, duration: timedelta) -> Lease:
         """Raises LeaseBusy, without waiting, while anybody has the lease: also the same owner in another process.
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import ARRAY, JSON, Interval, Uuid, bindparam, text
 from sqlalchemy.types import TypeEngine
 
-from cdc_pipeline.metadata_store.database import Database, as_optional_record
+from cdc_pipeline.metadata_store.database import OfStream, as_optional_record
 from cdc_pipeline.metadata_store.ledger.failures import record_failure
 from cdc_pipeline.metadata_store.models.columns import State
 from cdc_pipeline.metadata_store.states import RequestState
@@ -171,12 +171,8 @@ class SliceRequest:
         return self.state not in (RequestState.REQUESTED, RequestState.TAKEN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceRequests:
+class SliceRequests(OfStream):
     """The requests of one stream, and the heartbeats of its resident workers."""
-
-    database: Database
-    stream: str
 
     def ask(
         self, request_id: UUID, table: TableName, *, by_hand: bool, goes_on_for: timedelta | None = None

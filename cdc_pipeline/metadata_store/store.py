@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.inspection.queries import Inspection
@@ -32,7 +31,6 @@ from cdc_pipeline.metadata_store.upgrade import check_current
 from cdc_pipeline.steps import OnStep, no_step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataStore:
     """The metadata store of the pipeline that reads one stream. Safe for several threads.
 
@@ -40,59 +38,31 @@ class MetadataStore:
     that list tables, quarantined events or others list only those of the stream.
     """
 
-    streams: Streams
-    source_files: SourceFiles
-    consumers: Consumers
-    tables: Tables
-    stale_tables: StaleTables
-    rebuild: Rebuild
-    removal: Removal
-    retention: Retention
-    base_rows: BaseRows
-    registration: Registration
-    leases: Leases
-    slice_requests: SliceRequests
-    slices: Slices
-    claims: Claims
-    lake_positions: LakePositions
-    rewinds: Rewinds
-    snapshots: Snapshots
-    snapshot_tasks: SnapshotTasks
-    snapshot_history: SnapshotHistory
-    quarantine: Quarantine
-    quarantined_rows: QuarantinedRows
-    tombstone_horizons: TombstoneHorizons
-    failures: Failures
-    inspection: Inspection
-
-
-def metadata_store(database: Database, stream: str) -> MetadataStore:
-    return MetadataStore(
-        streams=Streams(database=database),
-        source_files=SourceFiles(database=database),
-        consumers=Consumers(database=database),
-        tables=Tables(database=database, stream=stream),
-        stale_tables=StaleTables(database=database),
-        rebuild=Rebuild(database=database),
-        removal=Removal(database=database),
-        retention=Retention(database=database, stream=stream),
-        base_rows=BaseRows(database=database, stream=stream),
-        registration=Registration(database=database),
-        leases=Leases(database=database),
-        slice_requests=SliceRequests(database=database, stream=stream),
-        slices=Slices(database=database),
-        claims=Claims(database=database),
-        lake_positions=LakePositions(database=database),
-        rewinds=Rewinds(database=database),
-        snapshots=Snapshots(database=database),
-        snapshot_tasks=SnapshotTasks(database=database),
-        snapshot_history=SnapshotHistory(database=database),
-        quarantine=Quarantine(database=database, stream=stream),
-        quarantined_rows=QuarantinedRows(database=database),
-        tombstone_horizons=TombstoneHorizons(database=database),
-        failures=Failures(database=database),
-        inspection=Inspection(database=database, stream=stream),
-    )
+    def __init__(self, database: Database, stream: str) -> None:
+        self.streams = Streams(database=database)
+        self.source_files = SourceFiles(database=database)
+        self.consumers = Consumers(database=database)
+        self.tables = Tables(database=database, stream=stream)
+        self.stale_tables = StaleTables(database=database)
+        self.rebuild = Rebuild(database=database)
+        self.removal = Removal(database=database)
+        self.retention = Retention(database=database, stream=stream)
+        self.base_rows = BaseRows(database=database, stream=stream)
+        self.registration = Registration(database=database)
+        self.leases = Leases(database=database)
+        self.slice_requests = SliceRequests(database=database, stream=stream)
+        self.slices = Slices(database=database)
+        self.claims = Claims(database=database)
+        self.lake_positions = LakePositions(database=database)
+        self.rewinds = Rewinds(database=database)
+        self.snapshots = Snapshots(database=database)
+        self.snapshot_tasks = SnapshotTasks(database=database)
+        self.snapshot_history = SnapshotHistory(database=database)
+        self.quarantine = Quarantine(database=database, stream=stream)
+        self.quarantined_rows = QuarantinedRows(database=database)
+        self.tombstone_horizons = TombstoneHorizons(database=database)
+        self.failures = Failures(database=database)
+        self.inspection = Inspection(database=database, stream=stream)
 
 
 @contextmanager
@@ -105,6 +75,6 @@ def open_metadata_store(url: str, *, stream: str, on_step: OnStep = no_step) -> 
     try:
         with database.transaction("store.open") as connection:
             check_current(connection)
-        yield metadata_store(database, stream)
+        yield MetadataStore(database, stream)
     finally:
         database.engine.dispose()

@@ -23,7 +23,7 @@ from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild import EmptyLedger
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import KnownSnapshot
 from cdc_pipeline.metadata_store.states import TableState
-from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
 from cdc_pipeline.operations.removed_tables import was_forgotten, was_removed
@@ -89,7 +89,7 @@ class StoreRebuild:
         """
         base = self.chain.base()
         with self.store.rebuild.emptied(self.stream, since="" if base is None else base.position) as empty:
-            store = metadata_store(empty.database, empty.stream)
+            store = MetadataStore(empty.database, empty.stream)
             chain = replace(self.chain, store=store)
             decided = DecidedChain.of(base, chain.files(BEGINNING if base is None else base.chain_position))
             if chain.base_position() != (None if base is None else base.chain_position):

@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary, Cla
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot, SnapshotPublication
 from cdc_pipeline.metadata_store.states import SnapshotState
-from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import ClaimCounts, Column, TableName, TableSchema, encode_position
 from cdc_pipeline.steps import OnStep, no_step
@@ -158,7 +158,7 @@ def opened_store(url: str, on_step: OnStep = no_step) -> Iterator[tuple[Engine, 
     upgrade(url)
     engine = create_store_engine(url)
     try:
-        yield engine, metadata_store(Database(engine=engine, on_step=on_step), STREAM.name)
+        yield engine, MetadataStore(Database(engine=engine, on_step=on_step), STREAM.name)
     finally:
         engine.dispose()
 

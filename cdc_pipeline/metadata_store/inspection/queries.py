@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import text
 
 from cdc_pipeline.errors import UsageError
-from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.database import Database, OfStream, create_store_engine
 from cdc_pipeline.steps import OnStep, no_step
 
 _READ_ONLY = "SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = '15s'"
@@ -50,12 +50,8 @@ class Answer:
     is_cut: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(OfStream):
     """Queries about the pipeline that reads `stream`, and about no other pipeline in the same store."""
-
-    database: Database
-    stream: str
 
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Like `ask`, but only the rows."""

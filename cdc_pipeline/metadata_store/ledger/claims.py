@@ -1,14 +1,14 @@
 """Claims: consecutive slices that one commit of the lake applies, once and in order."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from uuid import UUID
 
 from sqlalchemy import Connection, Update, case, func, insert, select, update
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
+from cdc_pipeline.metadata_store.database import OfStore, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.known_claims import apply_known_claim
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
@@ -18,11 +18,8 @@ from cdc_pipeline.record import ClaimCounts, KnownClaim
 _CLAIM, _SLICE = models.claim, models.slice_table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class Claims(OfStore):
     """Every change needs the table's lease. It raises StaleEpoch, without effect, when another owner has the lease."""
-
-    database: Database
 
     def open_claim(self, table_id: int) -> Claim | None:
         """Returns the table's unfinished claim; None if there is none. A table has at most one."""

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.exc import SQLAlchemyError
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, streamed, translated_errors
+from cdc_pipeline.metadata_store.database import OfStore, streamed, translated_errors
 from cdc_pipeline.metadata_store.ledger.records import Assignment
 from cdc_pipeline.metadata_store.ledger.streams import IS_LIVE, assign, check_owner, lock_stream, locked_partitions
 
@@ -28,14 +27,11 @@ _NOTICE_DEAD_PEERS = text(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumers:
+class Consumers(OfStore):
     """A consumer is alive until `expires_at` by the database's clock. Its stream partitions are then free.
 
     Ownership only spreads the work. A consumer that comes back too late gets StaleEpoch when it registers.
     """
-
-    database: Database
 
     def beat(self, stream: str, *, owner: str, lifetime: timedelta) -> frozenset[int]:
         """Keeps the consumer alive for `lifetime` from now. Returns the stream partitions that it is to own now."""
@@ -148,11 +144,8 @@ def _let_go(connection: Connection, stream: str, owner: str, kept: frozenset[int
 _FILE = models.source_file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFiles:
+class SourceFiles(OfStore):
     """Started files are never deleted from the store: a file in its folder counts as new if its name is not stored."""
-
-    database: Database
 
     def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
         """Registers a source file that is read from now on; returns its number, one more than that of the last file.

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SliceDamaged
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record
+from cdc_pipeline.metadata_store.database import OfStore, as_optional_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.tables import end_halt, halt
 from cdc_pipeline.metadata_store.models import damaged_slice, failing_table
@@ -38,11 +38,8 @@ class FailingTable:
     pauses: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class Failures(OfStore):
     """Every change needs the table's lease. It raises StaleEpoch, without effect, when another owner has the lease."""
-
-    database: Database
 
     def failing(self, table_id: int) -> FailingTable | None:
         """Returns the table's failures; None when the last try succeeded."""

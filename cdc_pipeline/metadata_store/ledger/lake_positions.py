@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select, text
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
+from cdc_pipeline.metadata_store.database import OfStore, as_optional_record, as_record
 from cdc_pipeline.metadata_store.ledger.records import Boundary, LakePosition
 from cdc_pipeline.metadata_store.ledger.tables import no_table
 
@@ -37,10 +37,7 @@ class NextChange:
     lake_version: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakePositions:
-    database: Database
-
+class LakePositions(OfStore):
     def lake_position(self, table_id: int) -> LakePosition:
         """Returns the position as of which the lake's table equals the source. Raises UsageError for an unknown table.
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record
+from cdc_pipeline.metadata_store.database import OfStream, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import LateSlice, Slice, late_identity, late_reason
 from cdc_pipeline.metadata_store.ledger.lake_positions import last_boundary
@@ -58,12 +58,8 @@ class QuarantineEntry:
     decided_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
+class Quarantine(OfStream):
     """Reads and changes quarantined events of one stream's tables."""
-
-    database: Database
-    stream: str
 
     def entries(
         self,

@@ -1,7 +1,7 @@
 """Registers a cut in one transaction, which numbers the slices and advances the stream's offsets."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 
 from cdc_pipeline.errors import RegistryError, SliceFork
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record, batches
+from cdc_pipeline.metadata_store.database import OfStore, as_record, batches
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, QuarantinedEvent, Slice, slice_identity
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_gaps
@@ -26,10 +26,7 @@ _PARTITION, _FILE, _BOUNDARY, _SLICE, _TABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    database: Database
-
+class Registration(OfStore):
     def register(self, cut: Cut, assignment: Assignment | None) -> Boundary:
         """Registers the cut. Durable on return: its boundary, numbered slices, next offsets and quarantined events.
 

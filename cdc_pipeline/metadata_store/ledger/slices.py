@@ -1,6 +1,5 @@
 """Reads registered slices: the next ones to apply, without splitting a boundary, and those that wait."""
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -8,17 +7,14 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, exists, func, or_
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import OfStore
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.metadata_store.states import QuarantineState, SliceState
 
 _SLICE, _BOUNDARY = models.slice_table, models.boundary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slices:
-    database: Database
-
+class Slices(OfStore):
     def next_slices(
         self, table_id: int, *, after_number: int, most_slices: int, most_rows: int
     ) -> tuple[RegisteredSlice, ...]:

@@ -1,14 +1,13 @@
 """Stale tables: the stream may lack changes of a stale table, so it needs a new snapshot."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, select, text, update
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import OfStore
 from cdc_pipeline.metadata_store.ledger.cut import Cut, gap_reason, late_reason
 from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Stream
@@ -67,10 +66,7 @@ _FOLLOWED = text("""
     """)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaleTables:
-    database: Database
-
+class StaleTables(OfStore):
     def mark(self, table_id: int, reason: str, *, snapshot_wanted: bool = False) -> None:
         """Marks the table as stale: its events are no longer read and its slices no longer applied.
 

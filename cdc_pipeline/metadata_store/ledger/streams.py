@@ -1,7 +1,7 @@
 """Streams, their stream partitions, and the assignment epoch that keeps a second consumer out."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, StreamMoved, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record
+from cdc_pipeline.metadata_store.database import OfStore, as_record
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.ledger.lake_positions import last_boundary
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Stream
@@ -22,10 +22,7 @@ IS_LIVE = ~_PARTITION.c.last_position.has_key(PARTITION_ENDED)
 and nothing that is done often may read them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
-    database: Database
-
+class Streams(OfStore):
     def register_stream(self, stream: Stream, *, stream_partitions: int) -> None:
         """Registers the stream and its partitions. Idempotent.
 

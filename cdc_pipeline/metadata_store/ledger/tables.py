@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, StreamMoved, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
+from cdc_pipeline.metadata_store.database import OfStream, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import schema_identity
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -49,11 +49,9 @@ class NewTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
+class Tables(OfStream):
     """The tables of one stream. `known`: a cache of schemas by table and schema id; a recorded schema never changes."""
 
-    database: Database
-    stream: str
     known: dict[tuple[int, str], TableSchema] = field(default_factory=dict, repr=False, compare=False)
 
     def register_table(self, new: NewTable) -> SourceTable:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, exists, select, update
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import OfStore
 from cdc_pipeline.metadata_store.ledger.cut import Slice
 from cdc_pipeline.metadata_store.states import QuarantineState
 
@@ -25,10 +25,7 @@ class TombstoneHorizon:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TombstoneHorizons:
-    database: Database
-
+class TombstoneHorizons(OfStore):
     def horizon(self, table_id: int) -> TombstoneHorizon:
         with self.database.transaction("horizon.read") as connection:
             row = connection.execute(

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, OfStore
 from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
@@ -212,10 +212,7 @@ class EmptyLedger:
             yield f"{row.gone} slices were registered with another number or content"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuild:
-    database: Database
-
+class Rebuild(OfStore):
     @contextmanager
     def emptied(self, stream: str, *, since: str = "") -> Iterator[EmptyLedger]:
         """Empties the ledger for the block. Commits when the block ends, and rolls back when it raises.

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import OfStream
 from cdc_pipeline.metadata_store.operations.restored_events import drop_forgotten, restore_events
 from cdc_pipeline.metadata_store.operations.retention import Keep
 
@@ -78,11 +77,7 @@ _SET_TABLES = text("""
 _BOUNDARY_AT = text("SELECT boundary_id FROM cdc.boundary WHERE stream = :stream AND position = :position")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseRows:
-    database: Database
-    stream: str
-
+class BaseRows(OfStream):
     def read(self, keep: Keep) -> dict[str, Rows]:
         """The rows that stay, by table of the store, as JSON.
 

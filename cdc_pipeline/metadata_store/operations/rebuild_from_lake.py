@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record
+from cdc_pipeline.metadata_store.database import OfStore, as_record
 from cdc_pipeline.metadata_store.ledger.known_claims import apply_known_claim
 from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Claim
@@ -48,14 +48,11 @@ class KnownSnapshot:
     finished_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildFromLake:
+class RebuildFromLake(OfStore):
     """Part of a rebuild: the table's slices are registered again, and none of them is applied yet.
 
     `publish` and `apply` are called in the order of the log.
     """
-
-    database: Database
 
     def claims_missing_in_log(
         self, table_id: int, *, last_number: int, in_log: Sequence[UUID]

@@ -1,13 +1,12 @@
 """Removes a table, or a stream with its tables, from the store: every row, while nobody works on them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, select, text
 
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import OfStore
 from cdc_pipeline.metadata_store.ledger.consumers import is_read
 from cdc_pipeline.metadata_store.ledger.stale_tables import SILENCE
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream
@@ -46,10 +45,7 @@ snapshots of the run count; their ids have the run's id in common.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    database: Database
-
+class Removal(OfStore):
     def check_idle(self, stream: str, name: TableName | None = None) -> None:
         """Raises LeaseBusy while somebody works on the table, or without a name on any table of the stream.
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
+from cdc_pipeline.metadata_store.database import OfStream, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.ledger.records import Boundary
@@ -136,12 +136,8 @@ class Cleaned:
     oldest: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(OfStream):
     """Retention of one stream. `through`: by table id, the number at or below which its slices are forgotten."""
-
-    database: Database
-    stream: str
 
     def forgettable(self, table_id: int, *, fence: int, before: datetime) -> int:
         """Returns the number at or below which the table's slices can be forgotten.

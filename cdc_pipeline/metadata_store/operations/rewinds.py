@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import func, text, update
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record
+from cdc_pipeline.metadata_store.database import OfStore, as_optional_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 
@@ -56,10 +56,7 @@ class RewindTarget:
     time: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewinds:
-    database: Database
-
+class Rewinds(OfStore):
     def target(
         self, table_id: int, *, position: str | None = None, moment: datetime | None = None
     ) -> RewindTarget | None:

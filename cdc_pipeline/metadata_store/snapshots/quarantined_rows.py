@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record, batches
+from cdc_pipeline.metadata_store.database import OfStore, as_record, batches
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.superseded_events import drop_superseded, from_before
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
@@ -32,10 +32,7 @@ class QuarantinedRow:
     payload: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantinedRows:
-    database: Database
-
+class QuarantinedRows(OfStore):
     def add(self, snapshot: Snapshot, ordinal: int, rows: Sequence[QuarantinedRow]) -> None:
         """Quarantines the rows of one export task. Idempotent, in whatever order the rows are given.
 

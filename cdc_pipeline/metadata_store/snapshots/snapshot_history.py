@@ -1,14 +1,13 @@
 """Snapshots that have ended: published, failed or abandoned."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record
+from cdc_pipeline.metadata_store.database import OfStore, as_record
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 
@@ -16,10 +15,7 @@ _SNAPSHOT = models.snapshot
 _ENDED = (SnapshotState.PUBLISHED, SnapshotState.FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotHistory:
-    database: Database
-
+class SnapshotHistory(OfStore):
     def published_snapshot(self, table_id: int) -> str | None:
         """Id of the table's newest published snapshot; None if it has none."""
         with self.database.transaction("snapshot.read_published") as connection:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record, batches, streamed
+from cdc_pipeline.metadata_store.database import OfStore, as_optional_record, as_record, batches, streamed
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
@@ -29,10 +29,7 @@ class NewTask:
     input: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTasks:
-    database: Database
-
+class SnapshotTasks(OfStore):
     def add_tasks(self, snapshot_id: str, tasks: Sequence[NewTask]) -> None:
         """Idempotent. Raises SnapshotError when a task with this ordinal exists with another input."""
         if not tasks:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError, TableStale
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_record
+from cdc_pipeline.metadata_store.database import OfStore, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.failures import clear_failures
 from cdc_pipeline.metadata_store.ledger.quarantine_decisions import drop_events_of_snapshot
@@ -55,10 +55,7 @@ class SnapshotPublication:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshots:
-    database: Database
-
+class Snapshots(OfStore):
     def create_snapshot(self, new: NewSnapshot, *, refuse_stale: bool = False) -> Snapshot:
         """Idempotent by id. Raises SnapshotError when another snapshot of the table is active.
 

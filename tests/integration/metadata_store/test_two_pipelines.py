@@ -11,7 +11,7 @@ from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.inspection.queries import query_names
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
-from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import encode_position
 from tests.support.doc_pages import blocks
 from tests.support.metadata_store import (
@@ -46,7 +46,7 @@ class Neighbours:
 @pytest.fixture
 def both(database: str) -> Iterator[Neighbours]:
     with opened_shop(database) as shop:
-        store = metadata_store(Database(engine=shop.engine), OTHER)
+        store = MetadataStore(Database(engine=shop.engine), OTHER)
         store.streams.register_stream(replace(STREAM, name=OTHER, slot="other"), stream_partitions=len(PARTITIONS))
         store.streams.take_stream(OTHER, owner=OWNER, first_offset=encode_position(0))
         orders = store.tables.register_table(

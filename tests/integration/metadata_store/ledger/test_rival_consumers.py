@@ -11,7 +11,7 @@ import pytest
 from cdc_pipeline.errors import RegistryError, SliceFork, StaleEpoch
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.ledger.records import Assignment, RegisteredSlice
-from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import decode_position, encode_position
 from tests.support.metadata_store import PARTITIONS, STREAM, Shop, opened_shop
 from tests.support.streams import run_sql
@@ -72,7 +72,7 @@ def test_two_consumers_at_once_register_one_history_without_gap_or_overlap(shop:
         Rival(
             name=name,
             shop=shop,
-            store=metadata_store(Database(engine=engine), STREAM.name),
+            store=MetadataStore(Database(engine=engine), STREAM.name),
             chance=Random(f"{seed} {name}"),
         )
         for name, engine in zip(("one", "other"), engines, strict=True)
