@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.apply.next_move import merged_ranges
+from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import ObjectMissing, SliceDamaged
 from cdc_pipeline.lake.protocol import ClaimWork, SliceInput
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
-from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
@@ -29,63 +29,65 @@ class ClaimLimits:
     unpacked_bytes: int = 16 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimPreparation:
-    """Turns the slices of a claim into what the lake merges."""
+def prepare(
+    work: TableWork,
+    limits: ClaimLimits,
+    lease: Lease,
+    claim: Claim,
+    table: TableName,
+    slices: Sequence[RegisteredSlice],
+) -> ClaimWork:
+    """Checks every slice file and describes the claim for the merge.
 
-    store: MetadataStore
-    objects: ObjectStore
-    limits: ClaimLimits
-    on_step: OnStep
+    Raises SliceDamaged after every damaged slice is recorded in the metadata store.
+    """
+    row = work.store.tables.table(table)
+    return ClaimWork(
+        claim_id=str(claim.claim_id),
+        first_number=claim.first_number,
+        last_number=claim.last_number,
+        slices=_checked(work, limits, lease, slices),
+        cutoff_version=row.cutoff_version or "",
+        partial_rows=sum(slice_row.partial_rows for slice_row in slices),
+        key_changes=sum(slice_row.key_changes for slice_row in slices),
+        truncates=sum(slice_row.truncates for slice_row in slices),
+        key_ranges=merged_ranges(slices),
+        late=any(slice_row.late for slice_row in slices),
+        tombstones=work.store.slices.awaits_late(row.table_id),
+        truncated_at=work.store.slices.truncated_through(row.table_id, claim.last_number),
+        position=slices[-1].position,
+        horizon=row.horizon if row.horizon_number <= claim.last_number else "",
+    )
 
-    def prepare(self, lease: Lease, claim: Claim, table: TableName, slices: Sequence[RegisteredSlice]) -> ClaimWork:
-        """Checks every slice file and describes the claim for the merge.
 
-        Raises SliceDamaged after every damaged slice is recorded in the metadata store.
-        """
-        row = self.store.tables.table(table)
-        return ClaimWork(
-            claim_id=str(claim.claim_id),
-            first_number=claim.first_number,
-            last_number=claim.last_number,
-            slices=self._checked(lease, slices),
-            cutoff_version=row.cutoff_version or "",
-            partial_rows=sum(slice_row.partial_rows for slice_row in slices),
-            key_changes=sum(slice_row.key_changes for slice_row in slices),
-            truncates=sum(slice_row.truncates for slice_row in slices),
-            key_ranges=merged_ranges(slices),
-            late=any(slice_row.late for slice_row in slices),
-            tombstones=self.store.slices.awaits_late(row.table_id),
-            truncated_at=self.store.slices.truncated_through(row.table_id, claim.last_number),
-            position=slices[-1].position,
-            horizon=row.horizon if row.horizon_number <= claim.last_number else "",
-        )
+def _checked(
+    work: TableWork, limits: ClaimLimits, lease: Lease, slices: Sequence[RegisteredSlice]
+) -> tuple[SliceInput, ...]:
+    """Checks all files before it raises the first error, so that people see every damaged slice."""
+    inputs, damages = list[SliceInput](), dict[int, SliceDamaged]()
+    for row in slices:
+        try:
+            inputs.append(_input(work, limits, row))
+        except SliceDamaged as error:
+            damages[row.number] = error
+    if damages:
+        work.store.failures.record_damage(lease, damages)
+        raise next(iter(damages.values()))
+    return tuple(inputs)
 
-    def _checked(self, lease: Lease, slices: Sequence[RegisteredSlice]) -> tuple[SliceInput, ...]:
-        """Checks all files before it raises the first error, so that people see every damaged slice."""
-        inputs, damages = list[SliceInput](), dict[int, SliceDamaged]()
-        for row in slices:
-            try:
-                inputs.append(self._input(row))
-            except SliceDamaged as error:
-                damages[row.number] = error
-        if damages:
-            self.store.failures.record_damage(lease, damages)
-            raise next(iter(damages.values()))
-        return tuple(inputs)
 
-    def _input(self, row: RegisteredSlice) -> SliceInput:
-        schema = self.store.tables.schema(row.table_id, row.schema_id)
-        check_slice_file(self.objects, self.on_step, row, schema, most_unpacked_bytes=self.limits.unpacked_bytes)
-        return SliceInput(
-            number=row.number,
-            slice_id=row.slice_id,
-            key=row.path,
-            rows=row.rows,
-            sha256=row.sha256,
-            schema=schema,
-            late=row.late,
-        )
+def _input(work: TableWork, limits: ClaimLimits, row: RegisteredSlice) -> SliceInput:
+    schema = work.store.tables.schema(row.table_id, row.schema_id)
+    check_slice_file(work.objects, work.on_step, row, schema, most_unpacked_bytes=limits.unpacked_bytes)
+    return SliceInput(
+        number=row.number,
+        slice_id=row.slice_id,
+        key=row.path,
+        rows=row.rows,
+        sha256=row.sha256,
+        schema=schema,
+        late=row.late,
+    )
 
 
 def check_slice_file(

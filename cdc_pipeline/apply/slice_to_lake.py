@@ -11,7 +11,7 @@ from uuid import UUID
 
 import structlog
 
-from cdc_pipeline.apply.claim_work import ClaimLimits, ClaimPreparation
+from cdc_pipeline.apply.claim_work import ClaimLimits, prepare
 from cdc_pipeline.apply.next_move import (
     ALL_APPLIED,
     Apply,
@@ -164,7 +164,7 @@ class SliceWorker:
         """Records a claim's bounds, checks its slice files, merges them in one commit, marks the claim as applied."""
         claim = self._record_claim(lease, move)
         try:
-            prepared = self._preparation.prepare(lease, claim, table.name, move.slices)
+            prepared = prepare(self.work, self.limits, lease, claim, table.name, move.slices)
             outcome = self.work.lake.upsert(table, prepared, may_commit=keeper.check)
         except (StaleEpoch, LeaseBusy):
             raise
@@ -250,12 +250,6 @@ class SliceWorker:
             self._compared(lease, partial(check_ledger, ledger, waiting))
         self.work.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=claims)
         log.info("slices were in the lake already", table=str(table.name), through=move.through)
-
-    @property
-    def _preparation(self) -> ClaimPreparation:
-        return ClaimPreparation(
-            store=self.work.store, objects=self.work.objects, limits=self.limits, on_step=self.work.on_step
-        )
 
 
 def _refuse_stale(row: SourceTable) -> None:

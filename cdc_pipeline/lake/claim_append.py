@@ -45,14 +45,6 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendedClaim:
-    """`is_committed` is False if the claim changes nothing; then there was no commit."""
-
-    counts: ClaimCounts
-    is_committed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAppend:
     """Applies a claim to the table whose log is `log`. `files` are those of the version after which it is committed.
 
@@ -66,13 +58,14 @@ class ClaimAppend:
     on_step: OnStep
     rows_without_spark: int = 0
 
-    def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> AppendedClaim:
+    def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> tuple[ClaimCounts, bool]:
         """Commits the claim; it is durable and visible on return.
 
+        Returns what it did, and whether there was a commit: there is none if the claim changes nothing.
         Raises VersionTaken if another writer committed after the version of `files`.
         """
         if not any(content.rows for content in work.slices):
-            return AppendedClaim(counts=ClaimCounts(), is_committed=False)
+            return ClaimCounts(), False
         found, written = _Found(deleted={}), tuple[DataFile, ...]()
         with opened_views(self.session) as views:
             rows = self._rows(views, fitted, work, in_general=False)
@@ -84,9 +77,10 @@ class ClaimAppend:
                 if rows.acts:
                     found, written = self._find_and_write(fitted, work, rows)
         counts = rows.counts or _counts(found, written)
-        if found.deleted or written:
+        acts = bool(found.deleted or written)
+        if acts:
             self._commit(work, found, written, counts, may_commit)
-        return AppendedClaim(counts=counts, is_committed=bool(found.deleted or written))
+        return counts, acts
 
     def _commit(
         self,

@@ -30,14 +30,6 @@ _FILE_ROW, _MOVED = "cdc_file_row", "cdc_moved_row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedPeriods:
-    """`sql` selects the periods to write. `replaced`: path -> indexes of the rows that they replace."""
-
-    sql: str
-    replaced: Places
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPeriods:
     """Finds the periods that a claim changes. `files` and `fitted` are those of the history table.
 
@@ -79,8 +71,10 @@ class ClaimPeriods:
             self._resolve_moves(tuple(sorted(truncates)))
         return truncates
 
-    def changed(self, truncates: Mapping[str, str]) -> ChangedPeriods | None:
-        """Returns None if no event of EVENT changes a period. `truncates`: as `name_events` returned them.
+    def changed(self, truncates: Mapping[str, str]) -> tuple[str, Places] | None:
+        """Returns SQL of the periods to write, and the places of the rows that they replace.
+
+        Returns None if no event of EVENT changes a period. `truncates`: as `name_events` returned them.
 
         They end the periods of all ids. A truncate of an earlier claim ends those of this claim's ids alone, whose
         events may be older than it; when it was committed is not known any more.
@@ -100,7 +94,7 @@ class ClaimPeriods:
             has_one_period=self.is_new,
             horizon=self.work.horizon,
         )
-        return ChangedPeriods(sql=sql, replaced=replaced)
+        return sql, replaced
 
     def _resolve_moves(self, truncates: tuple[str, ...]) -> None:
         """Gives the new ids of key changes the values that they take from the periods of their old ids."""

@@ -130,7 +130,8 @@ class RowHistory:
             changed = claim.changed(truncates)
         if changed is None:
             return (), {}
-        return self._write(claim.fitted, claim.files, changed.sql, files), changed.replaced
+        periods, replaced = changed
+        return self._write(claim.fitted, claim.files, periods, files), replaced
 
     def adopt(
         self,

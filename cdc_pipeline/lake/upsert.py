@@ -216,12 +216,12 @@ class ClaimUpsert:
             on_step=self.on_step,
             rows_without_spark=self.rows_without_spark,
         )
-        applied = claim.apply(fitted, self.work, self.may_commit)
-        if not applied.is_committed:
+        counts, is_committed = claim.apply(fitted, self.work, self.may_commit)
+        if not is_committed:
             self.may_commit()
-            return self._fence_only(applied.counts)
+            return self._fence_only(counts)
         self._checkpoint_when_due(files.state)
-        return _Done(counts=applied.counts)
+        return _Done(counts=counts)
 
     def _checkpoint_when_due(self, state: LakeTableState) -> None:
         checkpoint_when_due(self.session, self.store, self._log, state, self.clock, self.on_step)

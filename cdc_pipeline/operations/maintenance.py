@@ -139,9 +139,9 @@ class Maintenance:
         if table.ordered:
             is_behind = applied < self.work.store.lake_positions.lake_position(table_id).applied_through
             return "" if is_behind or self.work.store.slices.awaits_late(table_id) else _EVERY_VERSION
-        horizons = self.work.store.tombstone_horizons
-        horizon = horizons.horizon(table_id)
-        if horizon.number > applied:
+        row = self.work.store.tables.table(table.name)
+        if row.horizon_number > applied:
             return ""
-        risen = horizons.promise(table_id, self.oldest_version_to_come(table.name))
-        return horizon.version if risen.number > applied else risen.version
+        oldest = self.oldest_version_to_come(table.name)
+        risen, number = self.work.store.tombstone_horizons.promise(table_id, oldest)
+        return row.horizon if number > applied else risen

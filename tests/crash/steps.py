@@ -20,7 +20,6 @@ READS = frozenset(
         "cut_file.get",
         "failure.read",
         "fence.read",
-        "horizon.read",
         "inspection.run",
         "kept_rows.get",
         "lake_claim.deduplicate",

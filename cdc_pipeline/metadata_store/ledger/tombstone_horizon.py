@@ -4,7 +4,6 @@ Maintenance may therefore delete tombstones below it: no late event can need the
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, exists, select, update
 
@@ -17,24 +16,11 @@ from cdc_pipeline.metadata_store.states import QuarantineState
 _TABLE, _ENTRY = models.source_table, models.quarantine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TombstoneHorizon:
-    """No slice with a number above `number` has an event older than `version`. "" allows every version."""
-
-    version: str
-    number: int
-
-
 class TombstoneHorizons(OfStore):
-    def horizon(self, table_id: int) -> TombstoneHorizon:
-        with self.database.transaction("horizon.read") as connection:
-            row = connection.execute(
-                select(_TABLE.c.horizon, _TABLE.c.horizon_number).where(_TABLE.c.table_id == table_id)
-            ).one()
-        return TombstoneHorizon(version=row.horizon, number=row.horizon_number)
+    def promise(self, table_id: int, version: str) -> tuple[str, int]:
+        """Raises the horizon to `version`: from now on no older event is registered.
 
-    def promise(self, table_id: int, version: str) -> TombstoneHorizon:
-        """Raises the horizon to `version`: from now on no older event is registered. Returns the table's horizon.
+        Returns the table's horizon and its number: no slice above this number has an event older than the horizon.
 
         A horizon never goes back. It does not rise while a quarantined event that could be replayed is older than
         `version`.
@@ -45,18 +31,16 @@ class TombstoneHorizons(OfStore):
                 .where(_TABLE.c.table_id == table_id)
                 .with_for_update()
             ).one()
-            known = TombstoneHorizon(version=row.horizon, number=row.horizon_number)
             waiting = exists().where(
                 _ENTRY.c.table_id == table_id,
                 _ENTRY.c.state == QuarantineState.WAITING,
                 _ENTRY.c.version < version,
-                (_ENTRY.c.version == "") | (_ENTRY.c.version >= known.version),
+                (_ENTRY.c.version == "") | (_ENTRY.c.version >= row.horizon),
             )
-            if version <= known.version or connection.scalar(select(waiting)):
-                return known
-            raised = TombstoneHorizon(version=version, number=row.next_slice_number - 1)
+            if version <= row.horizon or connection.scalar(select(waiting)):
+                return row.horizon, row.horizon_number
             _raise(connection, table_id, version)
-        return raised
+        return version, row.next_slice_number - 1
 
     def follow(self, table_id: int, version: str) -> None:
         """Raises the horizon to one that a cut file has, in a store that is older than the file."""
