@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import OWN_PREFIX, TableName
@@ -180,10 +179,8 @@ class ObjectStoreSettings(Frozen):
         return self
 
 
-class Settings(BaseSettings):
+class Settings(Frozen):
     """The whole pipeline. Relative paths start at the folder of pipeline.yml."""
-
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="CDC_", env_nested_delimiter="__")
 
     folder: Path = Field(exclude=True)
     name: str = Field(
@@ -266,19 +263,6 @@ class Settings(BaseSettings):
                 message = f"the table {listed} has {setting}: {why}"
                 raise ValueError(message)
         return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only the given values are used. `settings.file` has merged the environment into them."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
 
     def table(self, name: TableName) -> TableSettings:
         return next(table for table in self.tables if table.table == name)

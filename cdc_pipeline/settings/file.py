@@ -5,12 +5,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource
 from pydantic_settings.exceptions import SettingsError as EnvironmentUnreadable
 
 from cdc_pipeline.errors import SettingsError
@@ -133,7 +133,7 @@ def json_schema() -> dict[str, Any]:
 
 def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
     _check_names(environment)
-    source = EnvSettingsSource(Settings)
+    source = EnvSettingsSource(cast(type[BaseSettings], Settings), env_prefix=_PREFIX, env_nested_delimiter="__")
     source.env_vars = {name.lower(): value for name, value in environment.items()}
     try:
         values = source()
