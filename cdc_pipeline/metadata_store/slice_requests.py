@@ -243,7 +243,8 @@ class SliceRequests(OfStream):
 
         `request`: as it was taken. `report`: the run's own; what the request has from earlier is added to it.
         """
-        report = None if report is None else {**report, **_sums(report, request.report or {})}
+        earlier = request.report or {}
+        report = None if report is None else {**earlier, **report, **_sums(report, earlier)}
         state = RequestState.DONE if error is None else RequestState.FAILED
         taken = {"request_id": request.request_id, "worker": request.worker, "taken_at": request.taken_at}
         values = taken | {"state": state.value}

@@ -249,6 +249,17 @@ def test_a_run_that_goes_on_asks_again_and_adds_up_what_came_of_it(shop: Shop) -
     assert requests.ask_again(FIRST) is None
 
 
+def test_a_run_that_goes_on_keeps_its_counts_when_its_last_round_leaves_the_table_alone(shop: Shop) -> None:
+    requests = shop.store.slice_requests
+    requests.ask(FIRST, shop.orders.name, by_hand=False, goes_on_for=MINUTE)
+    assert requests.end(take(shop), report={"table": "t", "claims": 1, "inserted": 3, "ended": "all"})
+    requests.ask_again(FIRST)
+    assert requests.end(take(shop), report={"table": "t", "ended": "a new snapshot of it follows"})
+    found = requests.find(FIRST)
+    assert found is not None
+    assert found.report == {"table": "t", "claims": 1, "inserted": 3, "ended": "a new snapshot of it follows"}
+
+
 def test_a_slice_is_left_to_the_run_that_goes_on_until_it_has_ended(shop: Shop) -> None:
     requests, name = shop.store.slice_requests, str(shop.orders.name)
 
