@@ -170,7 +170,8 @@ class SliceRuns:
 
         Leaves alone tables that are not registered yet and tables that wait for a wanted snapshot, as `run` does.
         `wait`: for how long tables that other workers have are tried again, after all others are done. Afterwards
-        raises one of the errors that stopped tables, preferably one that a later try can solve, such as LeaseBusy.
+        raises one of the errors that stopped tables, preferably one that a later try can solve, such as LeaseBusy. Its
+        message names each of these tables with its error.
         """
         reports = {table: left for table in tables if (left := self._left_alone(table)) is not None}
         applied = [table for table in tables if table not in reports]
@@ -179,8 +180,10 @@ class SliceRuns:
         while (busy := _busy(results.values())) and time.monotonic() < deadline:
             Event().wait(_LEASE_POLL_SECONDS)
             results |= {result.table: result for result in self.apply(busy, until=until, by_hand=True)}
-        errors = [result.error for result in results.values() if result.error is not None]
-        for error in sorted(errors, key=lambda found: not (found.retryable or isinstance(found, LeaseBusy))):
+        errors = {table: result.error for table, result in results.items() if result.error is not None}
+        if errors:
+            error = min(errors.values(), key=lambda found: not (found.retryable or isinstance(found, LeaseBusy)))
+            error.args = ("; ".join(f"{table}: {each}" for table, each in errors.items()),)
             raise error
         reports |= {table: result.row() for table, result in results.items()}
         return [reports[table] for table in tables]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.errors import LeaseBusy, SliceDamaged
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash
@@ -59,6 +59,24 @@ def test_a_backfill_waits_for_a_table_that_another_worker_has_for_a_moment(world
         busy_id = pipeline.store.tables.table(busy).table_id
         pipeline.store.leases.acquire(busy_id, owner="another", duration=timedelta(seconds=2))
         assert [report["claims"] for report in pipeline.slice_runs().backfill(world.tables)] == [1, 1, 1]
+
+
+def test_a_backfill_names_every_table_that_was_stopped_also_beside_one_that_is_only_busy(world: World) -> None:
+    first, second, busy = world.tables
+    with world.process() as pipeline:
+        ids = [pipeline.store.tables.table(name).table_id for name in world.tables]
+        files = world.store_query(f"SELECT path FROM cdc.slice WHERE path IS NOT NULL AND table_id <> {ids[2]}")
+        for (path,) in files:
+            (world.settings.folder / world.settings.lake / path).write_bytes(b"damaged")
+        lease = pipeline.store.leases.acquire(ids[2], owner="another", duration=timedelta(minutes=1))
+        with pytest.raises(LeaseBusy) as waits:
+            pipeline.slice_runs().backfill(world.tables, wait=timedelta(0))
+        pipeline.store.leases.release(lease)
+        with pytest.raises(SliceDamaged) as stopped:
+            pipeline.slice_runs().backfill(world.tables)
+    errors = str(stopped.value).split(f"; {second}: ")
+    assert [error.removeprefix(f"{first}: ").startswith("the slice file") for error in errors] == [True, True]
+    assert str(waits.value).startswith(f"{stopped.value}; {busy}: the lease of table")
 
 
 def test_a_backfill_leaves_tables_alone_that_need_nobody(world: World) -> None:
