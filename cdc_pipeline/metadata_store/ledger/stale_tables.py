@@ -19,6 +19,12 @@ _TABLE, _SNAPSHOT, _PARTITION = models.source_table, models.snapshot, models.str
 _STREAM, _BOUNDARY = models.stream, models.boundary
 SILENCE = "interval '15 minutes'"
 """A snapshot whose leases and tasks ended so long ago has no run: its orchestrator looks at it every ten minutes."""
+_TASKS_OF_RUN = """
+                          FROM cdc.snapshot_task AS task
+                          JOIN cdc.snapshot AS neighbour USING (snapshot_id)
+                          WHERE neighbour.state NOT IN ('published', 'failed', 'abandoned')
+                            AND split_part(neighbour.snapshot_id, '-', 2) = split_part(active.snapshot_id, '-', 2)
+    """
 WANTS_SNAPSHOT = f"""
     source.snapshot_wanted
     AND NOT EXISTS (
@@ -27,10 +33,9 @@ WANTS_SNAPSHOT = f"""
           AND (active.started_at > clock_timestamp() - {SILENCE}
                OR EXISTS (SELECT FROM cdc.lease
                           WHERE lease.table_id = source.table_id AND lease.expires_at > clock_timestamp())
-               OR EXISTS (SELECT FROM cdc.snapshot_task AS task
-                          JOIN cdc.snapshot AS neighbour USING (snapshot_id)
-                          WHERE neighbour.state NOT IN ('published', 'failed', 'abandoned')
-                            AND split_part(neighbour.snapshot_id, '-', 2) = split_part(active.snapshot_id, '-', 2)
+               OR EXISTS (SELECT {_TASKS_OF_RUN}
+                            AND task.state = 'claimed' AND task.lease_expires_at > clock_timestamp())
+               OR EXISTS (SELECT {_TASKS_OF_RUN}
                             AND greatest(task.created_at, task.finished_at, task.lease_expires_at)
                                 > clock_timestamp() - {SILENCE}))
     )
@@ -49,6 +54,8 @@ Not while one has a run; whoever works on it holds a lease. The snapshots of one
 ids: the tasks of a table may wait for long while the worker slots do those of its neighbours. After snapshots that
 failed in a row it begins later: after one minute, then twice as long each time, up to 256 minutes, because each try
 copies the whole table.
+
+It is asked five times a second. An index has the tasks that are claimed; the last EXISTS reads every task of the run.
 """
 _WANTING = text(f"""
     SELECT source.table_id FROM cdc.source_table AS source WHERE {WANTS_SNAPSHOT}

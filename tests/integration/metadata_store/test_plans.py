@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
+from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.record import encode_position
+from snapshot.hand_offs import new_tasks
 from tests.support.doc_pages import blocks
-from tests.support.metadata_store import OWNER, PARTITIONS, Shop, mark_applied, opened_shop
+from tests.support.metadata_store import MINUTE, OWNER, PARTITIONS, Shop, mark_applied, opened_shop
 from tests.support.version_vector import version_vector
 
 HISTORY = 50_000
@@ -59,6 +61,12 @@ ENDED_PARTITIONS = text("""
     FROM generate_series(1, :history) AS n
     """)
 
+FINISHED = 5_000
+FINISHED_TASKS = text("""
+    INSERT INTO cdc.snapshot_task (snapshot_id, kind, ordinal, state, input, created_at, finished_at)
+    SELECT 'first', 'export', n, 'done', '{}', now() - interval '1 hour', now() - interval '1 hour'
+    FROM generate_series(1, :history) AS n
+    """)
 WAITING_EVENTS = text("""
     INSERT INTO cdc.quarantine (table_id, stream_partition, version, start_offset, end_offset, reason, "column",
                                 payload, place)
@@ -205,6 +213,24 @@ def test_with_a_long_history_only_rows_of_the_backlog_are_touched(shop: Shop) ->
                 touched[ask.__name__, statement] = rows_touched(shop.engine, statement, parameters)
     assert {name for name, _ in touched} == {ask.__name__ for ask in QUESTIONS}
     assert {place: rows for place, rows in touched.items() if rows > 4 * BACKLOG} == {}
+
+
+def test_that_a_long_snapshot_goes_on_is_known_without_a_look_at_its_finished_tasks(shop: Shop) -> None:
+    store = shop.store
+    store.stale_tables.mark(1, "its columns changed", snapshot_wanted=True)
+    store.snapshots.create_snapshot(shop.new_snapshot(1))
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("UPDATE cdc.snapshot SET started_at = started_at - interval '1 hour'")
+        connection.execute(FINISHED_TASKS, {"history": FINISHED})
+        connection.exec_driver_sql("VACUUM ANALYZE cdc.snapshot, cdc.snapshot_task")
+    with recorded(shop.engine) as statements:
+        assert store.stale_tables.wanting_snapshot() == {1}
+    assert rows_touched(shop.engine, *statements[0]) >= FINISHED, "the measure sees the tasks where none is claimed"
+    store.snapshot_tasks.add_tasks("first", new_tasks(TaskKind.COMPACT, [{}]))
+    kinds = [TaskKind.COMPACT]
+    assert store.snapshot_tasks.claim_task(slot="a slot", duration=MINUTE, snapshot_ids=["first"], kinds=kinds)
+    assert store.stale_tables.wanting_snapshot() == set()
+    assert 0 < rows_touched(shop.engine, *statements[0]) < BACKLOG
 
 
 def test_the_lag_reads_each_event_in_quarantine_three_times_at_most(shop: Shop) -> None:
