@@ -93,7 +93,8 @@ def snapshot(
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="snapshot") as pipeline:
         chosen = pipeline.table_names(tuple(tables or ()))
-        refused = pipeline.source_setup().set_up(begin_again=chosen).refused
+        all_refused = pipeline.source_setup().set_up(begin_again=chosen).refused
+        refused = {name: why for name, why in all_refused.items() if name in chosen}
         ready = [name for name in chosen if name not in refused]
         slots = pipeline.settings.snapshot.concurrency
         snapshots = snapshot_runs(pipeline, export=export).take(ready, slots=slots) if ready else ()

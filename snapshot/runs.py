@@ -30,9 +30,9 @@ class SnapshotRuns:
     `begin`, `orchestrate` and `work` are the parts for a scheduler. They pass the JSON of SlotOrder to each other.
 
     `table_names`: returns the tables of these names, and all tables of pipeline.yml for no names; raises SettingsError
-    for an unknown name. `set_up`: makes the source ready to read the tables; returns the tables that it refuses, each
-    with the reason. `worker`: builds the worker slot of this number. `longest_away`: so long a slot waits for a
-    metadata store that does not answer.
+    for an unknown name. `set_up`: makes the source ready to read the tables; returns every table of
+    pipeline.yml that it refuses, with the reason. `worker`: builds the worker slot of this number. `longest_away`: so
+    long a slot waits for a metadata store that does not answer.
     """
 
     store: MetadataStore
@@ -124,7 +124,7 @@ class SnapshotRuns:
         wanted = self.wanted(self.table_names(())) if chosen is None else ()
         due = self._due(wanted) or (() if keeps_pauses else wanted)
         names = due if chosen is None else self.table_names(tuple(chosen))
-        refused = self.set_up(names) if names else {}
+        refused = {name: why for name, why in self.set_up(names).items() if name in names} if names else {}
         ready = [name for name in names if name not in refused]
         if names and not ready:
             raise next(iter(refused.values()))

@@ -96,6 +96,18 @@ def test_a_table_that_somebody_else_works_on_is_left_to_them(cdc: CommandLine) -
     assert cdc.state() == before
 
 
+def test_a_stale_table_that_a_snapshot_does_not_name_is_no_error_of_it(cdc: CommandLine, spark_url: str) -> None:
+    run_sql(cdc.source_url, "CREATE TABLE others (id int PRIMARY KEY)")
+    tables = [f"{cdc.name}.public.{table}" for table in ("orders", "others")]
+    cdc.write_settings(spark=spark_url, tables=[{"name": table} for table in tables])
+    assert cdc.run("setup-source").exit_code == OK
+    run_sql(cdc.source_url, f'ALTER PUBLICATION "{cdc.name}" DROP TABLE others')
+    ended = cdc.run("snapshot", tables[0], "--json")
+    assert [(row["table"], row["state"]) for row in ended.rows] == [(tables[0], "published")]
+    assert ended.exit_code == OK, ended.errors
+    assert [row["state"] for row in cdc.run("status", "--json").rows] == ["live", "stale"]
+
+
 def test_wrong_words_are_usage_errors_and_start_nothing(cdc: CommandLine) -> None:
     before = cdc.state()
     for words in (("no-such-verb",), ("status", "--no-such-option"), ("verify", "--timeout", "0")):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import CdcError, SourceAway, StoreAway
+from cdc_pipeline.errors import CdcError, SourceAway, SourceError, StoreAway
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.record import TableName
@@ -47,6 +47,18 @@ def test_a_run_of_airflow_leaves_it_out_too_unless_it_is_the_only_one_of_a_clear
         assert begun() == [str(world.tables[0])]
         run_sql(world.store_url, "UPDATE cdc.source_table SET snapshot_wanted = true")
         assert begun() == [str(name) for name in world.tables[1:]]
+
+
+def test_a_run_is_told_of_the_tables_alone_that_it_was_asked_for(world: World) -> None:
+    asked, beside, _ = world.tables
+    with world.process() as pipeline:
+        store, runs = pipeline.store, snapshot_runs(pipeline)
+        store.stale_tables.mark(store.tables.table(beside).table_id, "its columns changed")
+        (order,) = runs.begin([str(asked)], 1)
+        assert (order["chosen"], order["refused"]) == ([str(asked)], [])
+        why = {name: SourceError(f"{name} is refused", remedy="grant it") for name in (beside, asked)}
+        with pytest.raises(SourceError, match=f"^{asked} is refused"):
+            replace(runs, set_up=lambda _: why).begin([str(asked)], 1)
 
 
 def test_a_source_that_is_away_keeps_nobody_from_applying_slices(world: World) -> None:
