@@ -28,6 +28,7 @@ tables:
 LONG_TABLES = "".join(f"  - name: {'.'.join(chr(0x8868) * length for length in (100, 64, 64))}{end}\n" for end in "ab")
 OTHERS = {
     "large": f"{SHOP}snapshot: {{poll_interval: 10m, target_file_bytes: 4294967296, concurrency: 64}}\n",
+    "task processes": f"{SHOP}worker: {{runs: task}}\n",
     "wrong": f"{SHOP}lak: lake\n",
     "long names": f"name: shop\nlake: lake\nsource: {{kind: postgres}}\ntables:\n{LONG_TABLES}",
 }

@@ -53,13 +53,22 @@ def test_every_dag_says_whose_it_is_what_it_does_and_what_to_do(parsed: Any) -> 
         assert dag["has_retry_policy"]
 
 
-def test_a_slice_task_that_hangs_is_ended_by_the_scheduler_after_its_own_limit(parsed: Any) -> None:
-    slices = [dag for name, dag in parsed["dags"].items() if name.startswith("cdc_slice__")]
-    assert slices
-    for dag in slices:
-        serialised = dag["serialised"]["dag"]
-        (task,) = (found["__var"] for found in serialised["tasks"])
-        assert task["execution_timeout"] < serialised["dagrun_timeout"] == LONGEST_RUN_SECONDS
+def slice_dags_and_tasks(parsed: Any) -> list[tuple[Any, Any]]:
+    dags = [dag["serialised"]["dag"] for name, dag in parsed["dags"].items() if name.startswith("cdc_slice__")]
+    assert dags
+    return [(dag, task["__var"]) for dag in dags for task in dag["tasks"]]
+
+
+def test_a_slice_task_that_hangs_is_ended_by_the_scheduler_after_its_own_limit(parses: dict[str, Any]) -> None:
+    for dag, task in slice_dags_and_tasks(parses["task processes"]):
+        assert task["execution_timeout"] < dag["dagrun_timeout"] == LONGEST_RUN_SECONDS
+
+
+def test_a_slice_run_of_a_resident_worker_is_ended_by_the_limit_of_its_task_alone(parsed: Any) -> None:
+    """The limit of a run also counts the hours of a stop, and is over before anybody has looked at the task."""
+    for dag, task in slice_dags_and_tasks(parsed):
+        assert task["execution_timeout"] < LONGEST_RUN_SECONDS
+        assert dag.get("dagrun_timeout") is None
 
 
 def test_every_field_of_a_form_has_a_title_a_description_and_a_range(parsed: Any) -> None:
