@@ -15,7 +15,7 @@ from airflow.triggers.base import BaseEventTrigger, TaskFailedEvent, TaskSuccess
 from airflow.utils.types import DagRunType
 from cdc_dag import is_by_hand
 from cdc_open_store import metadata_store_url, open_store
-from cdc_wake_up_policy import WakeUpPolicy, WorkerWatch
+from cdc_wake_up_policy import FIRST_PAUSE, WakeUpPolicy, WorkerWatch, wake_up_policy_of_snapshots
 
 from cdc_pipeline.errors import CdcError, NoWorker, StoreAway
 from cdc_pipeline.metadata_store.states import NOT_REGISTERED, RequestState
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 
 POLL_INTERVAL = timedelta(milliseconds=200)
-FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=5)
 TURN_OF_A_RUN = timedelta(seconds=5)
 """How long a slice is left to the open run of its table."""
@@ -101,7 +100,7 @@ class SnapshotWantedTrigger(_StoreTrigger):
         return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline, "tables": self.tables}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE)
+        policy = wake_up_policy_of_snapshots()
         async for found in shared_stream:
             wanted = sorted(name for name in self.tables if name in found and found[name].wants_snapshot)
             which = zlib.crc32(",".join(wanted).encode()) if wanted else None

@@ -2,6 +2,10 @@
 
 from datetime import timedelta
 
+FIRST_PAUSE = timedelta(seconds=10)
+LONGEST_PAUSE_OF_SNAPSHOTS = timedelta(hours=1)
+"""The source may refuse a table until a person mends it, and each try is a failed run."""
+
 
 class WakeUpPolicy:
     """Starts the worker of one table at once for a new slice, then after growing pauses while the slice waits.
@@ -42,6 +46,11 @@ class WakeUpPolicy:
             self._pause = min(self._pause * 2, self._longest)
         self._woken_for, self._woken_at = newest, now
         return True
+
+
+def wake_up_policy_of_snapshots() -> WakeUpPolicy:
+    """Returns the policy of wanted snapshots. Only set-up errors get past its first pauses: others have the store's."""
+    return WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE_OF_SNAPSHOTS)
 
 
 class WorkerWatch:

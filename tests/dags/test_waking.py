@@ -1,4 +1,4 @@
-"""What wakes a table's worker: the backlog in the store, asked for all tables at once, and a bell that does not nag."""
+"""What wakes a table's worker: the backlog in the store, asked for all tables at once."""
 
 import asyncio
 import json
@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from cdc_wake_up_policy import WakeUpPolicy
 
 from cdc_pipeline.metadata_store.ledger.backlogs import Backlog, backlogs
 from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
@@ -25,7 +24,6 @@ from tests.support.streams import run_sql
 
 ORDERS, CUSTOMERS = "shop.public.orders", "shop.public.customers"
 AT_ONCE = timedelta(milliseconds=10)
-SECONDS = timedelta(seconds=1)
 HANG_UP = """
     SELECT pg_terminate_backend(pid)
     FROM pg_stat_activity
@@ -214,52 +212,6 @@ def test_parameters_that_only_other_drivers_know_keep_no_table_asleep(shop: Shop
     of_libpq = "connect_timeout=5&keepalives_idle=9&channel_binding=prefer&options=-c%20geqo%3Doff&sslmode=prefer"
     stream = backlogs(lambda: f"{shop.url}?{of_libpq}", STREAM.name, poll_interval=AT_ONCE)
     assert set(asyncio.run(first_that(stream, bool))) == {ORDERS, CUSTOMERS}
-
-
-def bell() -> WakeUpPolicy:
-    return WakeUpPolicy(10 * SECONDS, 60 * SECONDS, 5 * SECONDS)
-
-
-def test_the_bell_rings_at_once_for_a_backlog_and_for_each_newer_slice() -> None:
-    door = bell()
-    assert door.wakes(5, is_leased=False, now=100)
-    assert not door.wakes(5, is_leased=False, now=101)
-    assert door.wakes(6, is_leased=False, now=102)
-
-
-def test_the_bell_rings_again_ever_more_rarely_while_the_same_slice_waits() -> None:
-    door = bell()
-    rung = [now for now in range(300) if door.wakes(5, is_leased=False, now=now)]
-    assert rung == [0, 10, 30, 70, 130, 190, 250]
-
-
-def test_the_bell_is_silent_while_somebody_works_and_rings_when_work_is_left() -> None:
-    door = bell()
-    assert door.wakes(5, is_leased=False, now=0)
-    assert not any(door.wakes(6, is_leased=True, now=now) for now in range(1, 60))
-    assert door.wakes(6, is_leased=False, now=60)
-
-
-def test_the_bell_of_a_dead_worker_rings_at_the_first_look_after_its_lease() -> None:
-    door, lease_ends = bell(), 60
-    rung = [now for now in range(100) if door.wakes(5, is_leased=0 < now < lease_ends, now=now)]
-    assert rung[:2] == [0, lease_ends]
-
-
-def test_the_bell_forgets_a_slice_that_was_applied() -> None:
-    door = bell()
-    assert door.wakes(5, is_leased=False, now=0)
-    assert not door.wakes(None, is_leased=False, now=1)
-    assert door.wakes(5, is_leased=False, now=2)
-
-
-def test_the_bell_leaves_slices_to_a_run_that_goes_on_and_rings_when_nobody_takes_them() -> None:
-    door = bell()
-    assert not any(door.wakes(5, is_leased=False, is_awaited=True, now=now) for now in range(4))
-    assert not door.wakes(5, is_leased=True, now=4)
-    assert not door.wakes(None, is_leased=False, now=5)
-    rung = [now for now in range(6, 14) if door.wakes(now, is_leased=False, is_awaited=True, now=now)]
-    assert rung == [11, 12, 13], "each second a newer slice, and nobody has taken one for five seconds"
 
 
 @pytest.mark.xdist_group("airflow")
