@@ -18,6 +18,8 @@ DELETED = "_cdc_deleted"
 STATE = "_cdc_state"
 STATE_TYPE = "STRUCT<deletion: STRING, columns: MAP<STRING, STRING>>"
 """Spark's type of STATE: the version of the row's last deletion, and column -> version for columns that are older."""
+BEFORE_ALL = "0"
+"""The version of rows from before the first event, where fields of the events order them or their places do."""
 END_VERSION, VALID_FROM, VALID_TO = "_cdc_end_version", "_cdc_valid_from", "_cdc_valid_to"
 """Columns of a history table: the version at which a period ended, and the commit times of its first version and of
 that one. The first version is in VERSION. NULL as END_VERSION: the period goes on."""

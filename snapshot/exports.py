@@ -15,8 +15,8 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import VERSION, TableName
-from cdc_pipeline.sources.copied_rows import BEFORE_ALL, TEXT, HeldPosition
+from cdc_pipeline.record import BEFORE_ALL, VERSION, TableName
+from cdc_pipeline.sources.copied_rows import TEXT, HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import Source, TableCopy
 from cdc_pipeline.steps import OnStep, no_step, step

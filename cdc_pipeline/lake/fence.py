@@ -197,3 +197,20 @@ def fence_of(commit: Commit, number: int, *, latest: int) -> Fence:
         rewound_from=metadata.get(REWOUND_FROM),
         in_history=bool(metadata.get(_IN_HISTORY)),
     )
+
+
+def history_lags(own: Fence, of_table: Fence) -> bool:
+    """Returns whether the table has changes that its history, with the fence `own`, does not contain.
+
+    That is so before the history begins, and after the table was kept without a history for a time. A claim that
+    changes nothing in the history leaves its fence behind: the table's own commit says that the history had it.
+    """
+    if not has_begun(own) or (own.number < of_table.number and not of_table.in_history):
+        return True
+    is_snapshot = own.number == of_table.number and of_table.snapshot_id is not None
+    return is_snapshot and own.snapshot_id != of_table.snapshot_id
+
+
+def has_begun(fence: Fence) -> bool:
+    """Returns whether slices or a snapshot came into the lake under this id of the table."""
+    return bool(fence.number) or fence.snapshot_id is not None

@@ -23,7 +23,7 @@ from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_commit_
 from cdc_pipeline.lake.claim_view import Views, opened_views
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.fence import claim_metadata, read_fence
+from cdc_pipeline.lake.fence import claim_metadata, has_begun, history_lags, read_fence
 from cdc_pipeline.lake.fitting import ids_before
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
@@ -31,16 +31,18 @@ from cdc_pipeline.lake.new_shape import physical_fields
 from cdc_pipeline.lake.new_table import refuse_without_beginning
 from cdc_pipeline.lake.periods_sql import same_ids
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTable, SliceInput
+from cdc_pipeline.lake.publication import remove
 from cdc_pipeline.lake.quoting import table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.rows_commit import rows_commit
 from cdc_pipeline.lake.schema_change import Fitted, follow, planned_for_snapshot, shape_at
+from cdc_pipeline.lake.session import configured
 from cdc_pipeline.lake.shape import Shape, ShapeChange
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.write_claim import files_for, write_rows
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import CURRENT, END_VERSION, VALID_TO, VERSION, ClaimCounts
+from cdc_pipeline.record import BEFORE_ALL, CURRENT, END_VERSION, VALID_TO, VERSION, ClaimCounts
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -147,6 +149,7 @@ class RowHistory:
     ) -> None:
         """Takes over the rows of a version of the table, as changes at the moment `at`. Repeating it does nothing.
 
+        A table that was registered again and reads its stream from the start begins its history anew, too.
         `fence_number`: the last slice whose changes this version has. `name` says in the log where the rows came from.
         `at_version` and `has_all` say when missing rows were deleted; see `AdoptedRows.name_events`. If other
         columns are the id now, all periods end at `cutoff`, the version of the snapshot that brought the new id.
@@ -155,13 +158,14 @@ class RowHistory:
         fence = self._opened(at, cutoff)
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
         work = ClaimWork(claim_id="", first_number=fence_number, last_number=fence_number, slices=(rows,))
-        plan = partial(planned_for_snapshot, self.history, is_known=_has_begun(fence))
+        plan = partial(planned_for_snapshot, self.history, is_known=has_begun(fence))
         fitted = self._follow(work, fence.lake_version, plan)
         files = self._files(fitted, "")
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
             adopted = AdoptedRows(views=views, store=self.store, table=self.table, fitted=fitted, at=at, late=late)
-            begins = not len(files.state.files)
+            is_again = not (has_all or has_begun(fence)) and cutoff in ("", BEFORE_ALL)
+            begins = is_again or not len(files.state.files)
             with step(self.on_step, "lake_claim.deduplicate"):
                 missing = adopted.name_rows(lake_version)
                 count = adopted.name_events(missing, at_version, has_all=has_all, begins=begins)
@@ -170,20 +174,21 @@ class RowHistory:
             written, replaced = self._written(claim, {}, max(1, files_for(work))) if count else ((), {})
             if begins:
                 written += self._write(fitted, files, adopted.first_periods(), None)
-            self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
+            self._commit(files, max(fence.number, fence_number), metadata, written, replaced, is_again=is_again)
 
     def _opened(self, at: datetime, cutoff: str) -> Fence:
         """Creates the history if there is none. If other columns are the id now, ends all periods."""
-        if self._fence() is None:
+        is_there = self._fence() is not None
+        if not is_there:
             with step(self.on_step, "lake_table.create"):
                 refuse_without_beginning(self.log, self.store)
                 self.session.sql(create_sql(self.history, self.store.spark_url(self._folder))).collect()
         fence = self._begun()
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(self.log, fence.lake_version)
-        ids = ids_before(shape, self.table.schema, self.table.source_id, is_known=_has_begun(fence))
-        if None in ids or (_has_begun(fence) and not self._are_ids(filter(None, ids))):
-            self._end_all(at, cutoff)
+        ids = ids_before(shape, self.table.schema, self.table.source_id, is_known=has_begun(fence))
+        if None in ids or (is_there and not self._are_ids(filter(None, ids))):
+            self._end_all(at, cutoff, fence.lake_version)
             fence = self._begun()
         return fence
 
@@ -192,10 +197,15 @@ class RowHistory:
         with step(self.on_step, "lake_files.read"):
             return not self.session.sql(same_ids(table_at(self.store.spark_url(self._folder)), names)).collect()
 
-    def _end_all(self, at: datetime, version: str) -> None:
-        """Ends all periods that go on, of a table whose rows have other ids now. Repeating it does nothing."""
+    def _end_all(self, at: datetime, version: str, read: int) -> None:
+        """Ends all periods that go on, of a table whose rows have other ids now. Repeating it does nothing.
+
+        `read`: the lake version with these periods. Delta skips the update if another process has ended them by then.
+        """
         self.may_commit()
-        with step(self.on_step, "lake_history.commit"):
+        once = {"txnAppId": f"ids/{self.history.app_id}", "txnVersion": str(read)}
+        confs = {f"spark.databricks.delta.write.{name}": value for name, value in once.items()}
+        with step(self.on_step, "lake_history.commit"), configured(self.session, confs):
             self.session.sql(
                 f"UPDATE {table_at(self.store.spark_url(self._folder))} SET {CURRENT} = false,"
                 f" {END_VERSION} = greatest({VERSION}, {text_literal(version)}),"
@@ -215,7 +225,14 @@ class RowHistory:
         return lake_key(self.history.name)
 
     def _commit(
-        self, files: LakeFiles, fence_number: int, metadata: str, written: tuple[DataFile, ...], replaced: Places
+        self,
+        files: LakeFiles,
+        fence_number: int,
+        metadata: str,
+        written: tuple[DataFile, ...],
+        replaced: Places,
+        *,
+        is_again: bool = False,
     ) -> None:
         gone = sum(map(len, replaced.values()))
         counts = ClaimCounts(inserted=sum(file.rows for file in written) - gone, updated=gone)
@@ -231,6 +248,8 @@ class RowHistory:
             now=now,
             on_step=self.on_step,
         )
+        old = state.files.paths() if is_again else []
+        actions += [remove(files.file(path), int(now.timestamp() * 1000)) for path in old]
         self.may_commit()
         with step(self.on_step, "lake_history.commit"):
             self.log.append(state.version + 1, actions)
@@ -278,19 +297,3 @@ class RowHistory:
         return LakeFiles(
             store=self.store, table=fitted.table, state=state, columns=fitted.shape.types, ending_from=ending_from
         )
-
-
-def history_lags(own: Fence, of_table: Fence) -> bool:
-    """Returns whether the table has changes that its history, with the fence `own`, does not contain.
-
-    That is so before the history begins, and after the table was kept without a history for a time. A claim that
-    changes nothing in the history leaves its fence behind: the table's own commit says that the history had it.
-    """
-    if not _has_begun(own) or (own.number < of_table.number and not of_table.in_history):
-        return True
-    is_snapshot = own.number == of_table.number and of_table.snapshot_id is not None
-    return is_snapshot and own.snapshot_id != of_table.snapshot_id
-
-
-def _has_begun(fence: Fence) -> bool:
-    return bool(fence.number) or fence.snapshot_id is not None

@@ -21,6 +21,7 @@ from cdc_pipeline.lake.fence import (
     commit_info,
     fence_action,
     find_claim,
+    history_lags,
     prove_applied,
     read_fence,
 )
@@ -28,7 +29,7 @@ from cdc_pipeline.lake.lake_files import LakeFiles
 from cdc_pipeline.lake.maintenance import EMPTY_COMMITS, checkpoint_when_due, commit_nothing
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
-from cdc_pipeline.lake.row_history import RowHistory, history_lags
+from cdc_pipeline.lake.row_history import RowHistory
 from cdc_pipeline.lake.schema_change import Fitted, follow
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
 from cdc_pipeline.lake.table_features import unknown_features

@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, encode_position, encode_version
 
-BEFORE_ALL = "0"
-"""The version of rows from before the first event, where fields of the events order them or their places do."""
 TEXT = "t"
 """Begins the version of an event that is ordered by fields of which the first is a text; texts sort above numbers."""
 

@@ -80,18 +80,18 @@ def publish(
     store: ObjectStore,
     table: LakeTable,
     people: Sequence[tuple[Any, ...]],
-    at: int,
+    at: int | str,
     fence: int,
     replaces: int | None = None,
     name: str = "",
     *,
     may_commit: Callable[[], None] = always,
 ) -> None:
-    """A snapshot of this content, `at` a position behind the slices up to `fence`."""
-    name = name or f"s{at}"
+    """A snapshot of this content, `at` a position behind the slices up to `fence`, or its version."""
+    name, cutoff = name or f"s{at}", at if isinstance(at, str) else version(at)
     key = put_rows(store, table, name, people)
     lake.create_table(table, snapshot_id=name)
-    work = Compaction(snapshot_id=name, attempt="1", staged_keys=(key,), target_files=1, version=version(at))
+    work = Compaction(snapshot_id=name, attempt="1", staged_keys=(key,), target_files=1, version=cutoff)
     files = lake.compact(table, work)
     known = PublishedTable(
         table_uuid=UUID(int=1),
@@ -102,8 +102,8 @@ def publish(
         snapshot_id=name,
         fence_number=fence,
         cutoff_offset="",
-        cutoff_version=version(at),
-        cutoff_time=commit_time(version(at)),
+        cutoff_version=cutoff,
+        cutoff_time=commit_time(cutoff),
         rows=len(people),
         files=len(files),
         bytes=0,

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from cdc_pipeline.errors import UsageError
-from cdc_pipeline.sources.copied_rows import BEFORE_ALL, WrittenPosition
+from cdc_pipeline.record import BEFORE_ALL
+from cdc_pipeline.sources.copied_rows import WrittenPosition
 from cdc_pipeline.sources.debezium.versions import Unordered, sequence
 from cdc_pipeline.time_slice import EPOCH
 

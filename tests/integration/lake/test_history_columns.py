@@ -13,6 +13,7 @@ from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import CURRENT, END_VERSION, VALID_TO, VERSION, Column, TableSchema
+from cdc_pipeline.steps import Moment
 from tests.support.history_tables import number_of, publish, put_rows, spans
 from tests.support.lake import Feed, commit_time, event, lake_table_rows, table_of, version
 from tests.support.lakes import spark_lake
@@ -153,35 +154,48 @@ def test_ids_of_another_type_end_all_periods_and_begin_new_ones(
     assert {row[VALID_TO] for row in rows if row["id"] is None} == {commit_time(version(9))}
 
 
+@pytest.mark.parametrize("holds_until", ["its check of the lease", "the commit right after it"])
 def test_a_process_that_has_lost_its_lease_ends_no_periods_of_the_next_one(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore, table: LakeTable
+    session: SparkSession, store: LocalObjectStore, table: LakeTable, holds_until: str
 ) -> None:
     before = TableSchema(columns=numbered("name"), key=("id",))
     after = replace(before, columns=(Column(name="id", type="text", number=1), before.columns[1]), generation=7)
     table = replace(table, schema=before, source_id=1, name=replace(table.name, table="overtaken"))
-    publish(lake, store, table, [(1, "a")], at=5, fence=0)
-    table, rival = replace(table, schema=after, source_id=2), spark_lake(session, store)
+    rival, overtaken = spark_lake(session, store), list[str]()
+    publish(rival, store, table, [(1, "a")], at=5, fence=0)
+    table = replace(table, schema=after, source_id=2)
     again = partial(publish, store=store, table=table, people=[("x", "a"), ("y", "b")], at=9, fence=0)
     feed = Feed(store=store, table=table)
 
-    def lease_lost() -> None:
-        again(rival)
-        rival.upsert(table, feed.claim([event("u", 11, "y", name="c")], schema=after))
-        raise StaleEpoch("another owner has the lease", expected="none", remedy="stop")
+    def lose_lease(where: str) -> None:
+        if not overtaken and where == holds_until:
+            overtaken.append(where)
+            again(rival)
+            rival.upsert(table, feed.claim([event("u", 11, "y", name="c")], schema=after))
+
+    def on_step(step: str, moment: Moment) -> None:
+        if (step, moment) == ("lake_history.commit", Moment.BEFORE):
+            lose_lease("the commit right after it")
+
+    def may_commit() -> None:
+        lose_lease("its check of the lease")
+        if overtaken:
+            raise StaleEpoch("another owner has the lease", expected="none", remedy="stop")
 
     with pytest.raises(StaleEpoch):
-        again(lake, may_commit=lease_lost)
+        again(spark_lake(session, store, on_step=on_step), may_commit=may_commit)
     rows = lake_table_rows(store, history_of(table))
     assert {(row["id"], row["name"]) for row in rows if row[CURRENT]} == {("x", "a"), ("y", "c")}
 
 
+@pytest.mark.parametrize("table_uuid", ["uuid-1", "uuid-2"], ids=["same table", "table that was listed again"])
 def test_an_id_that_became_another_column_ends_all_periods_that_it_does_not_tell_apart(
-    lake: SparkLake, store: LocalObjectStore, table: LakeTable
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, table_uuid: str
 ) -> None:
     before = TableSchema(columns=numbered("name", "age"), key=("id",))
     table = replace(table, schema=before, name=replace(table.name, table="named"))
     publish(lake, store, table, [(1, "a", 1), (2, None, 2), (3, "a", 3)], at=5, fence=0)
-    table = replace(table, schema=replace(before, key=("name",), generation=7))
+    table = replace(table, schema=replace(before, key=("name",), generation=7), table_uuid=table_uuid)
     publish(lake, store, table, [(4, "a", 1), (5, "b", 2)], at=9, fence=0)
     rows = lake_table_rows(store, history_of(table))
     assert {(row["id"], row["name"], row["age"]) for row in rows if row[CURRENT]} == {(4, "a", 1), (5, "b", 2)}

@@ -10,7 +10,7 @@ from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import DELETED, VALID_FROM, VALID_TO, Column
+from cdc_pipeline.record import BEFORE_ALL, DELETED, VALID_FROM, VALID_TO, Column
 from cdc_pipeline.steps import Moment
 from tests.support.history_tables import publish, spans
 from tests.support.lake import NOW, PEOPLE, Feed, claim_of, commit_time, event, lake_table_rows, table_of, version
@@ -190,3 +190,23 @@ def test_a_late_value_gets_its_place_between_those_that_the_row_had_when_its_his
     lake.upsert(table, feed.claim([event("u", 20, 1, name="x", age=1), event("u", 5, 2, name="x", age=0)]))
     found = {id_: periods[-1] for id_, periods in spans(store, table).items()}
     assert found == {1: ("x", 30, None), 2: ("a", 30, None), 3: ("c", 31, None)}
+
+
+@pytest.mark.parametrize("exported", [False, True], ids=["begins empty", "exported as of the start"])
+def test_a_history_begins_anew_when_its_table_reads_the_stream_from_its_start_again(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed, *, exported: bool
+) -> None:
+    """The table was removed without its lake, and listed again; the stream brings the same changes."""
+    claims = [
+        feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]),
+        feed.claim([event("u", 5, 1, name="b", age=1), event("d", 6, 2)]),
+    ]
+    people, at = ([(3, "c", 1)], BEFORE_ALL) if exported else ([], "")
+    begun = {3: [("c", 0, None)]} if exported else {}
+    for uuid in ("uuid-1", "uuid-2"):
+        listed = replace(table, table_uuid=uuid)
+        publish(lake, store, listed, people, at=at, fence=0, name=uuid)
+        assert spans(store, listed) == begun
+        for claim in claims:
+            lake.upsert(listed, claim)
+        assert spans(store, listed) == begun | {1: [("a", 1, 5), ("b", 5, None)], 2: [("a", 1, 6)]}
