@@ -139,13 +139,26 @@ def events_of_lines(placed: PlacedChanges, layout: Layout, stream_partition: int
 
 
 def table_events(placed: PlacedChanges, layout: Layout, stream_partition: int) -> TableEvents:
-    """Returns rows in the order of `placed`. If one change of a line does not fit, the whole line is quarantined."""
+    """Returns rows in the order of `placed`. If one change of a line does not fit, the whole line is quarantined.
+
+    If that is the new half of a key change, the old row is deleted all the same: what corrects the new row later names
+    the new id alone. The replayed line deletes it again, and finds its values in the tombstone.
+    """
     rows, misfits = _typed(placed, layout)
     positions = np.array(placed.commit_positions, dtype=np.int64)
     refused: dict[int, tuple[int, _Misfit]] = {}
     if misfits:
         refused = {placed.lines[row].place: (row, misfit) for row, misfit in reversed(misfits.items())}
-        fits = np.array([line.place not in refused for line in placed.lines], dtype=np.bool_)
+        changes = list(zip(placed.operations, placed.lines, strict=True))
+        moving = {line.place for operation, line in changes if operation is Operation.MOVE}
+        fits = np.array(
+            [
+                line.place not in refused
+                or (operation is Operation.DELETE and line.place in moving and row not in misfits)
+                for row, (operation, line) in enumerate(changes)
+            ],
+            dtype=np.bool_,
+        )
         rows, positions = rows.filter(pa.array(fits)), positions[fits]
     return TableEvents(
         table=layout.table,

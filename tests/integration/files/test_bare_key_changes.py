@@ -1,11 +1,14 @@
 """Key changes in lines without headers, of which parts come again or in another run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cdc_pipeline.metadata_store.states import QuarantineState
 from tests.support.event_files import EventFolder
+from tests.support.streams import run_sql
 
 PLACEHOLDER = "__debezium_unavailable_value"
 TABLE = {"name": "public.t", "columns": {"id": "int", "n": "int", "big": "text"}, "id": ["id"]}
@@ -58,11 +61,40 @@ def test_a_key_change_that_two_runs_read_brings_no_placeholder(events: EventFold
     assert events.rows("public.t") == [KEPT]
 
 
-@pytest.mark.parametrize(("big", "seen"), [(PLACEHOLDER, [INSERT["after"]]), ("b", [])])
-def test_the_old_row_stays_if_the_create_shows_its_key_change_and_waits(
-    events: EventFolder, big: str, seen: list[Row]
+@pytest.mark.parametrize("big", [PLACEHOLDER, "b"])
+@pytest.mark.parametrize("replayed", [False, True], ids=["dropped", "replayed"])
+def test_the_old_row_goes_at_once_if_the_create_of_its_key_change_waits(
+    events: EventFolder, big: str, *, replayed: bool
 ) -> None:
+    """The source's correction of the new row names the new id alone, so nothing else would ever delete the old row."""
     events.write("0/a.jsonl", INSERT, DELETE, envelope("c", 2, after={"id": 2, "n": "x", "big": big}))
     events.consume()
-    assert events.rows("public.t") == seen
+    assert events.rows("public.t") == []
     assert ["the value of n does not fit" in each["reason"] for each in events.quarantined()] == [True]
+    decide(events, replayed=replayed)
+    events.write("0/a.jsonl", envelope("u", 3, after=KEPT))
+    events.consume()
+    assert events.rows("public.t") == [KEPT]
+
+
+def test_a_key_change_that_is_replayed_behind_the_delete_of_its_old_row_keeps_what_was_not_sent(
+    events: EventFolder,
+) -> None:
+    headers = {"__debezium.oldkey": json.dumps({"id": 1})}
+    create = envelope("c", 2, after={"id": 2, "n": "x", "big": PLACEHOLDER})
+    events.write("0/a.jsonl", INSERT, {"key": {"id": 2}, "value": create, "headers": headers}, UPDATE)
+    events.consume()
+    assert events.rows("public.t") == []
+    decide(events, replayed=True)
+    assert events.rows("public.t") == [KEPT]
+
+
+def decide(events: EventFolder, *, replayed: bool) -> None:
+    """Drops every event that waits, or corrects and replays it."""
+    run_sql(events.store_url, """UPDATE cdc.quarantine SET payload = replace(payload::text, '\\"x\\"', '1')::json""")
+    with events.opened() as pipeline:
+        waiting = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
+        if not replayed:
+            pipeline.replay().drop([each.quarantine_id for each in waiting], "the source corrected the row")
+        else:
+            assert [each.why for each in pipeline.replay().run(waiting)] == [""] * len(waiting)
