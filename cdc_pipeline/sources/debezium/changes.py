@@ -37,8 +37,8 @@ def changes_of(
 
     Debezium writes a key change as two events. The one that has both ids gives two changes, the other one gives none.
     `before_it`: the event of the same table and transaction right before this one. `alone`: the stream has one
-    partition; of a table with an id, also that the event is beyond all places in the log that were read before. Raises
-    Undecodable for an event without its row, SourceError for a keyless table whose events lack the old row.
+    partition; of a table with an id, also that the event is beyond all places in the log that were read before, and is
+    not replayed. Raises Undecodable for an event without its row, SourceError for a keyless table without the old row.
     """
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
@@ -120,13 +120,13 @@ def is_plain(event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: 
         return False
 
 
-def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -> bool:
+def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent) -> bool:
     """Returns whether a delete and the create right after it come from one key change, in files without headers.
 
-    Only the create of a key change leaves values out. If no value is left out, the two events need no special
-    treatment: applied one by one, they give the same rows.
+    Both are of one table, which has an id. Only the create of a key change leaves values out. If no value is left out,
+    the two events need no special treatment: applied one by one, they give the same rows.
     """
-    if (first.operation, second.operation) != ("d", "c") or layout.schema.is_keyless or second.headers is not None:
+    if (first.operation, second.operation) != ("d", "c") or second.headers is not None:
         return False
     places = [(event.source.get("lsn"), event.source.get("txId")) for event in (first, second)]
     if places[0][0] is None or places[0] != places[1]:
@@ -162,7 +162,7 @@ def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | Non
     if event.operation == "u":
         old_id = _id_in(event.before, layout)
         return old_id if old_id and all(value is not None for value in old_id.values()) else None
-    if before_it is not None and is_key_change(before_it, event, layout):
+    if before_it is not None and is_key_change(before_it, event):
         return _id_in({**(before_it.key or {}), **(before_it.before or {})}, layout)
     return None
 

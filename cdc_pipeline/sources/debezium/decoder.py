@@ -59,6 +59,7 @@ class DebeziumDecoder:
     table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set. `alone`:
     whether the whole stream has one partition; by default, whether `last_position` has one. With `sequence_by`, no two
     events are known to be adjacent, as in a stream of several partitions. `watches`: by table, shared with others.
+    `replayed`: the lines were quarantined, and others may have been between them.
     """
 
     def __init__(
@@ -71,10 +72,12 @@ class DebeziumDecoder:
         late_by: timedelta | None = None,
         alone: bool | None = None,
         watches: defaultdict[str, TableWatch] | None = None,
+        replayed: bool = False,
     ) -> None:
         self._tables = tables
         self._sequence_by = tuple(sequence_by)
         self._alone = not sequence_by and (len(last_position) == 1 if alone is None else alone)
+        self._replayed = replayed
         self._horizons = horizons
         self._late_by = late_by
         self._memory = {
@@ -188,7 +191,7 @@ class DebeziumDecoder:
         adding.touches = layout.name, memory
         if event.operation == "d" and self._begins_key_change(event, adding, layout):
             return None
-        alone = self._alone and (own > before or layout.schema.is_keyless)  # else it may be sent again
+        alone = self._alone and (layout.schema.is_keyless or (own > before and not self._replayed))  # else: sent again?
         changes = changes_of(event, layout, before_it=before_it, alone=alone)
         version = (
             version_in_fields(event, changes, raw, layout, memory, self._sequence_by)
@@ -242,7 +245,8 @@ class DebeziumDecoder:
 
     def _is_key_change(self, event: EnvelopeEvent, following: EnvelopeEvent, layout: Layout) -> bool:
         settings = self._tables.table_of(following)
-        return settings is not None and settings.table == layout.table and is_key_change(event, following, layout)
+        is_of_table = settings is not None and settings.table == layout.table
+        return is_of_table and not layout.schema.is_keyless and is_key_change(event, following)
 
     def _remembered(self, number: int, name: str, table: TableName) -> PartitionMemory:
         found = self._memory.get((number, name))

@@ -1,7 +1,7 @@
 """What all sources of Debezium's events without a database of their own have in common."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Never
 
@@ -13,6 +13,7 @@ from cdc_pipeline.record import OPERATION, VERSION, Column, Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.copied_rows import WrittenPosition
+from cdc_pipeline.sources.debezium.changes import is_key_change
 from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import refuse_changed_types
@@ -27,6 +28,8 @@ from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, dec
 from cdc_pipeline.time_slice import EPOCH
 
 _MICROSECONDS = 1_000_000
+_Group = list[tuple[QuarantinedText, Line]]
+"""Quarantined lines that are decoded together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,31 +125,69 @@ def _decode_lines(
     settings = next(listed for listed in source.tables if listed.table == table.name)
     schemas = {} if table.schema is None else {table.name: table.schema}
     tables = DebeziumTables(source.tables, schemas, columns={table.name: columns})
-    watches = defaultdict[str, TableWatch](TableWatch)
     parts: dict[TableSchema, DecodedEvents] = {}
     fitting = defaultdict[TableSchema, list[pa.Table]](list)
-    for entry in entries:
+    for group, found in _taken(source, tables, entries, stream_partitions):
+        schema, rows, why = _found_rows(found, settings)
+        rows = _with_version(rows, group[-1].version)
+        if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < table.horizon:
+            why = f"it is too late: older than {table.horizon}, below which tombstones may be gone"
+        part = parts.setdefault(schema, DecodedEvents(schema=schema, rows=rows.slice(0, 0)))
+        quarantine_ids = [entry.quarantine_id for entry in group]
+        if why:
+            part.refused |= dict.fromkeys(quarantine_ids, why)
+        else:
+            fitting[schema].append(rows)
+            part.fitting += quarantine_ids
+    for schema, of_schema in fitting.items():
+        parts[schema].rows = pa.concat_tables(of_schema)
+    return list(parts.values())
+
+
+def _taken(
+    source: EventsAlone, tables: DebeziumTables, entries: Iterable[QuarantinedText], stream_partitions: Collection[int]
+) -> Iterator[tuple[list[QuarantinedText], Sequence[TableEvents]]]:
+    """Yields quarantined lines with their events: each line alone, but those of a key change together if they fit."""
+    watches = defaultdict[str, TableWatch](TableWatch)
+    waiting = deque(_groups(source, entries))
+    while waiting:
+        group = waiting.popleft()
+        number = group[0][0].stream_partition
         decoder = DebeziumDecoder(
             tables=tables,
             sequence_by=source.sequence_by,
             last_position={number: {} for number in stream_partitions},
             watches=watches,
+            replayed=True,
         )
-        raw = _raw_line(entry)
-        decoder.add(entry.stream_partition, [Line(raw=raw, content=source.decode(raw))], 0)
-        schema, rows, why = _found_rows(decoder.take(entry.stream_partition), settings)
-        rows = _with_version(rows, entry.version)
-        if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < table.horizon:
-            why = f"it is too late: older than {table.horizon}, below which tombstones may be gone"
-        part = parts.setdefault(schema, DecodedEvents(schema=schema, rows=rows.slice(0, 0)))
-        if why:
-            part.refused[entry.quarantine_id] = why
+        decoder.add(number, [line for _, line in group], 0)
+        found = decoder.take(number)
+        if len(group) > 1 and (len(found) != 1 or found[0].unfit or found[0].schema.is_keyless):
+            waiting.extendleft([each] for each in reversed(group))
         else:
-            fitting[schema].append(rows)
-            part.fitting.append(entry.quarantine_id)
-    for schema, found in fitting.items():
-        parts[schema].rows = pa.concat_tables(found)
-    return list(parts.values())
+            yield [entry for entry, _ in group], found
+
+
+def _groups(source: EventsAlone, entries: Iterable[QuarantinedText]) -> list[_Group]:
+    """Returns the lines in their order: the create of a key change with the delete before it, the others alone."""
+    groups: list[_Group] = []
+    for entry in sorted(entries, key=lambda entry: (entry.stream_partition, entry.version, entry.quarantine_id)):
+        raw = _raw_line(entry)
+        line = Line(raw=raw, content=source.decode(raw))
+        if groups and groups[-1][-1][0].stream_partition == entry.stream_partition and _goes_on(groups[-1], line):
+            groups[-1].append((entry, line))
+        else:
+            groups.append([(entry, line)])
+    return groups
+
+
+def _goes_on(group: _Group, line: Line) -> bool:
+    """Returns whether the line belongs to the key change of the line before it, or is the same delete, sent twice."""
+    first, second = group[-1][1].event, line.event
+    if first is None or second is None:
+        return False
+    is_again = first.operation == "d" and (first.value, first.key) == (second.value, second.key)
+    return is_again or is_key_change(first, second)
 
 
 def _raw_line(entry: QuarantinedText) -> RawLine:

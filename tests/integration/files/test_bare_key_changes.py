@@ -1,6 +1,7 @@
 """Key changes in lines without headers, of which parts come again or in another run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,16 @@ UPDATE = envelope("u", 3, after={"id": 2, "n": 5, "big": PLACEHOLDER})
 KEPT = {"id": 2, "n": 5, "big": "b"}
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [INSERT, INSERT, DELETE, DELETE, None, None, CREATE, CREATE, UPDATE, UPDATE],
-        [INSERT, DELETE, None, CREATE, DELETE, None, CREATE, UPDATE],
-        [INSERT, DELETE, None, CREATE, CREATE, UPDATE],
-        [INSERT, DELETE, None, CREATE, UPDATE, CREATE, UPDATE],
-    ],
-    ids=["each line twice", "the key change twice", "its create twice", "its create again later"],
-)
+LINES: dict[str, list[Row | None]] = {
+    "each line once": [INSERT, DELETE, None, CREATE, UPDATE],
+    "each line twice": [INSERT, INSERT, DELETE, DELETE, None, None, CREATE, CREATE, UPDATE, UPDATE],
+    "the key change twice": [INSERT, DELETE, None, CREATE, DELETE, None, CREATE, UPDATE],
+    "its create twice": [INSERT, DELETE, None, CREATE, CREATE, UPDATE],
+    "its create again later": [INSERT, DELETE, None, CREATE, UPDATE, CREATE, UPDATE],
+}
+
+
+@pytest.mark.parametrize("lines", LINES.values(), ids=LINES)
 def test_a_repeated_key_change_keeps_what_was_not_sent(events: EventFolder, lines: list[Row | None]) -> None:
     events.write("0/a.jsonl", *lines)
     events.consume()
@@ -86,6 +87,29 @@ def test_a_key_change_that_is_replayed_behind_the_delete_of_its_old_row_keeps_wh
     events.consume()
     assert events.rows("public.t") == []
     decide(events, replayed=True)
+    assert events.rows("public.t") == [KEPT]
+
+
+@pytest.mark.parametrize("lines", LINES.values(), ids=LINES)
+def test_a_key_change_that_waited_for_the_columns_of_its_table_is_replayed_as_it_would_have_been(
+    events: EventFolder, lines: list[Row | None]
+) -> None:
+    events.write("0/a.jsonl", *lines)
+    replace(events, tables=({"name": "public.t", "id": ["id"]},)).consume()
+    assert len(events.quarantined()) == sum(line is not None for line in lines)
+    events.consume()
+    decide(events, replayed=True)
+    assert events.rows("public.t") == [KEPT]
+
+
+def test_a_create_that_is_replayed_behind_its_delete_brings_no_placeholder(events: EventFolder) -> None:
+    """The delete is not with it, so the new row waits for what was left out, and shows it when it comes."""
+    events.write("0/a.jsonl", INSERT, DELETE, envelope("c", 2, after={"id": 2, "n": "x", "big": PLACEHOLDER}))
+    events.consume()
+    decide(events, replayed=True)
+    assert events.rows("public.t") == []
+    events.write("0/a.jsonl", envelope("u", 4, after=KEPT))
+    events.consume()
     assert events.rows("public.t") == [KEPT]
 
 

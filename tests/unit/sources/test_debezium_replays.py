@@ -1,0 +1,68 @@
+"""Quarantined lines of Debezium's events without headers, decoded again, when the lines between them are not known."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.sources.debezium.events_alone import EventsAlone
+from cdc_pipeline.sources.debezium.versions import encode_place
+from cdc_pipeline.sources.known import KnownTable
+from cdc_pipeline.sources.protocol import UnfitEvent
+from tests.support.decoding import ORDERS, PLACEHOLDER, Json, KeptText, orders, postgres
+
+INSERT = postgres("c", 10, after={"id": 1, "n": 1, "big": "b"})
+DELETE = postgres("d", 20, before={"id": 1, "n": None, "big": None})
+CREATE = postgres("c", 20, after={"id": 2, "n": 1, "big": PLACEHOLDER})
+UPDATE = postgres("u", 30, after={"id": 2, "n": 5, "big": PLACEHOLDER})
+TABLE = orders(id=("id",), columns={"id": "int8", "n": "int4", "big": "text"})
+
+
+def kept(number: int, event: Json) -> KeptText:
+    payload = {"_cdc_line": json.dumps(event), "_cdc_file": "f", "_cdc_line_number": str(number)}
+    version = encode_place(event["source"]["lsn"], number)
+    unfit = UnfitEvent(stream_partition=0, version=version, commit_position=0, column="", payload=payload, reason="")
+    return KeptText(quarantine_id=number, event=unfit)
+
+
+def replayed(*events: Json, partitions: int = 1) -> tuple[list[Any], dict[int, str]]:
+    """What the quarantined events give: operation, id and the text that may be left out; and which of them wait."""
+    known = KnownTable(name=ORDERS, source_id=0, key=("id",), published_as="", schema=None)
+    source = EventsAlone(stream="shop", kind="debezium_files", tables=(TABLE,))
+    entries = [kept(number, event) for number, event in enumerate(events)]
+    found = source.decode_quarantined(known, entries, columns=(), stream_partitions=range(partitions))
+    rows = [row for decoded in found for row in decoded.rows.to_pylist()]
+    refused = {number: why for decoded in found for number, why in decoded.refused.items()}
+    assert {*refused, *(number for decoded in found for number in decoded.fitting)} == set(range(len(events)))
+    return [(row["_cdc_op"], row["id"], row["big"], row["_cdc_absent"]) for row in rows], refused
+
+
+MOVED = [("d", 1, None, None), ("m", 2, None, ["big"])]
+INSERTED, UPDATED = ("i", 1, "b", None), ("u", 2, None, ["big"])
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_key_change_without_headers_is_one_again(partitions: int) -> None:
+    rows, refused = replayed(INSERT, DELETE, CREATE, UPDATE, partitions=partitions)
+    assert (rows, refused) == ([INSERTED, *MOVED, UPDATED], {})
+
+
+def test_a_key_change_whose_lines_were_sent_twice_is_one_again() -> None:
+    rows, refused = replayed(INSERT, INSERT, DELETE, DELETE, CREATE, CREATE, UPDATE)
+    assert (rows, refused) == ([INSERTED, INSERTED, *MOVED, UPDATED, UPDATED], {})
+
+
+def test_a_create_alone_brings_no_placeholder() -> None:
+    """Its delete was applied before, so what it left out is not known until an update shows it."""
+    assert replayed(CREATE) == ([UPDATED], {})
+
+
+def test_a_delete_is_applied_if_the_create_of_its_key_change_does_not_fit() -> None:
+    rows, refused = replayed(DELETE, {**CREATE, "after": {"id": 2, "n": "x", "big": PLACEHOLDER}})
+    assert (rows, list(refused)) == ([("d", 1, None, None)], [1])
+
+
+def test_deletes_beside_each_other_are_none_of_them_lost() -> None:
+    other = postgres("d", 20, before={"id": 3, "n": None, "big": None})
+    rows, refused = replayed(DELETE, DELETE, other)
+    assert ([row[:2] for row in rows], refused) == ([("d", 1), ("d", 3)], {})
