@@ -12,7 +12,7 @@ import structlog
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change, lacks_document
+from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change
 from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.field_versions import version_in_fields
@@ -24,9 +24,8 @@ from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.sent_again import (
     begin_place,
     changes_again,
-    check_server,
-    is_repeated,
     version_elsewhere,
+    why_skipped,
 )
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
@@ -175,32 +174,32 @@ class DebeziumDecoder:
 
     def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> str | None:
         """Adds the event of a line, or returns why it is skipped. Raises LineRefused if it has to be quarantined."""
-        layout = self._layout(event, settings)
+        layout = attempt(partial(self._layout, event, settings))
+        keyless = self._tables.is_keyless(event, settings)
+        if isinstance(layout, LineRefused) and not keyless:
+            raise layout
         if layout is None:
             return f"{'truncate' if event.operation == 't' else 'delete'} of a table without rows"
-        memory = self._remembered(adding.number, layout.name, layout.table)
-        self._note_plain(adding.number, layout, memory)
+        memory = self._remembered(adding.number, settings.name, settings.table)
         own = source_position(event)
-        skipped = self._why_skipped(event, memory, own, layout)
-        if skipped is not None:
+        if (skipped := self._why_skipped(event, memory, own, settings.name, keyless=keyless)) is not None:
             return skipped
         before_it, memory.event = memory.event, event
         before, position = memory.position, max(memory.position, own)
-        if layout.schema.key or not (event.is_of_snapshot and is_exact(event)):
+        if not (keyless and event.is_of_snapshot and is_exact(event)):
             memory.position = position
-        adding.touches = layout.name, memory
+        adding.touches = settings.name, memory
+        if isinstance(layout, LineRefused):
+            raise layout  # its row is known by now, so that it waits once if it is sent twice
+        self._note_plain(adding.number, layout, memory)
         if event.operation == "d" and self._begins_key_change(event, adding, layout):
             return None
-        alone = self._alone and (layout.schema.is_keyless or (own > before and not self._replayed))  # else: sent again?
+        alone = self._alone and (keyless or (own > before and not self._replayed))  # else: sent again?
         changes = changes_of(event, layout, before_it=before_it, alone=alone)
-        version = (
-            version_in_fields(event, changes, raw, layout, memory, self._sequence_by)
-            if self._sequence_by
-            else encode_place(position, raw.place)
-        )
+        in_fields = partial(version_in_fields, event, changes, raw, layout, memory, self._sequence_by)
+        version = in_fields() if self._sequence_by else encode_place(position, raw.place)
         memory.horizon.check(version)
-        if self._late_by is not None:
-            memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
+        memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
         placed, earlier = self._taken.run_of(layout), ""
         if own <= before and not self._alone and not self._sequence_by:  # the last event may be sent again, too
             earlier = version_elsewhere(event, own, raw.place, before_it) if own < before else ""
@@ -214,18 +213,12 @@ class DebeziumDecoder:
                 placed.add(change, event, raw, chosen, adding.commit_positions[adding.place])
         return None
 
-    def _why_skipped(self, event: EnvelopeEvent, memory: PartitionMemory, own: int, layout: Layout) -> str | None:
-        if not self._sequence_by:
-            of_table = (known for (_, name), known in self._memory.items() if name == layout.name)
-            by_line = self._alone and not layout.schema.is_keyless
-            check_server(event, memory, own, layout.name, None if by_line else of_table)
-        if not layout.schema.key and is_repeated(event, memory, in_order=not self._sequence_by):
-            return "row that was sent twice"
-        if event.operation == "u":
-            if memory.has_updates and lacks_document(event):
-                return "update of a document that was deleted by then"
-            memory.has_updates = memory.has_updates or event.after is not None
-        return None
+    def _why_skipped(
+        self, event: EnvelopeEvent, memory: PartitionMemory, own: int, name: str, *, keyless: bool
+    ) -> str | None:
+        of_table = (known for (_, of), known in self._memory.items() if of == name)
+        others = None if self._alone and not keyless else of_table
+        return why_skipped(event, memory, own, name, others, keyless=keyless, in_order=not self._sequence_by)
 
     def _note_plain(self, number: int, layout: Layout, memory: PartitionMemory) -> None:
         watch = self._watches[layout.name]

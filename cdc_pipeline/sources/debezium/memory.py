@@ -50,8 +50,10 @@ class RowHorizon:
         if version < self.version:
             raise TooLate(version, self.version)
 
-    def move(self, version: str, commit_time: int, late_by: timedelta) -> None:
-        """Records an accepted event, which may raise the horizon."""
+    def move(self, version: str, commit_time: int, late_by: timedelta | None) -> None:
+        """Records an accepted event, which may raise the horizon if `late_by` is set."""
+        if late_by is None:
+            return
         self.newest = max(self.newest, version.partition("~")[0])
         if not self.since:
             self.since = commit_time
@@ -180,8 +182,7 @@ class RowsLike:
     def enter(self, version: str, commit_time: int) -> None:
         """Records an event. Raises TooLate for one below the horizon."""
         self.memory.horizon.check(version)
-        if self.late_by is not None:
-            self.memory.horizon.move(version, commit_time, self.late_by)
+        self.memory.horizon.move(version, commit_time, self.late_by)
 
 
 def memory_of(table: TableName, reached: PartitionProgress) -> PartitionMemory:

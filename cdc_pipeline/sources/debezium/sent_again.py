@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
-from cdc_pipeline.sources.debezium.changes import Change, delete_of, is_other_half
+from cdc_pipeline.sources.debezium.changes import Change, delete_of, is_other_half, lacks_document
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.tables import Layout
@@ -15,6 +15,28 @@ _CONTENT = ("op", "before", "after")
 _WRITING = (Operation.INSERT, Operation.UPDATE, Operation.MOVE)
 _MOST_IDS = 100_000
 _READ_AT = ("ts_ms", "ts_us", "ts_ns")
+
+
+def why_skipped(
+    event: EnvelopeEvent,
+    memory: PartitionMemory,
+    own: int,
+    table: str,
+    others: Iterable[PartitionMemory] | None,
+    *,
+    keyless: bool,
+    in_order: bool,
+) -> str | None:
+    """Returns why an event changes no row, None if it may. `others`: as for `check_server`."""
+    if in_order:
+        check_server(event, memory, own, table, others)
+    if keyless and is_repeated(event, memory, in_order=in_order):
+        return "row that was sent twice"
+    if event.operation == "u":
+        if memory.has_updates and lacks_document(event):
+            return "update of a document that was deleted by then"
+        memory.has_updates = memory.has_updates or event.after is not None
+    return None
 
 
 def is_repeated(event: EnvelopeEvent, memory: PartitionMemory, *, in_order: bool) -> bool:

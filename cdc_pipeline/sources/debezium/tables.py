@@ -141,6 +141,10 @@ class DebeziumTables:
         carried, present = self._layouts[layout.name]
         return present is layout and (event.fields is None or event.fields == carried)
 
+    def is_keyless(self, event: EnvelopeEvent, settings: TableSettings) -> bool:
+        """Returns whether the table of the event has no id, also if it cannot be read."""
+        return self._key(event, settings) == ()
+
     def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         fields = _row_fields(event.fields)
         if not fields and not settings.columns and _shows_key_alone(event):

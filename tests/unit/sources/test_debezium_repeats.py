@@ -89,3 +89,46 @@ def test_equal_rows_of_a_snapshot_count_unless_one_is_sent_twice() -> None:
     for row in (*rows, rows[-1]):
         reader.send(row)
     assert (values(reader), reader.skipped) == ([1, 1, 1], ["row that was sent twice"])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in one run", "after a restart"])
+@pytest.mark.parametrize(("overlap", "first"), [([0, 0, 1, 1], ["0", "2"]), ([0, 1, 0, 1], ["0", "1"])], ids=str)
+def test_what_is_sent_twice_waits_once_while_the_table_cannot_be_read(
+    overlap: list[int], first: list[str], *, again: bool
+) -> None:
+    """Replayed, each line that waits has a version of its own, so that its row would count twice."""
+    log = [postgres("c", 10, after={"a": 1}), postgres("u", 20, before={"a": 1}, after={"a": 2})]
+    without_columns = Decoding(orders())
+    for each in overlap:
+        without_columns.send(log[each])
+        if again:
+            without_columns.restart()
+    assert without_columns.skipped == ["row that was sent twice"] * 2
+    waiting = [unfit for events in without_columns.events for unfit in events.unfit]
+    assert [each.payload["_cdc_line_number"] for each in waiting] == first
+
+
+def test_what_waits_is_not_applied_when_it_is_sent_again_once_the_table_can_be_read() -> None:
+    row = postgres("c", 10, after={"a": 1})
+    without_columns = Decoding(orders())
+    without_columns.send(row)
+    reader = opened_again(without_columns)
+    reader.send(row, postgres("c", 20, after={"a": 2}))
+    assert (values(reader), reader.skipped) == ([2], ["row that was sent twice"])
+
+
+def test_rows_with_an_id_all_wait_while_their_table_cannot_be_read() -> None:
+    """The order of their lines decides, so none of them counts twice."""
+    reader = Decoding(orders(id=["a"]))
+    reader.send(*[postgres("c", 10, after={"a": 1})] * 2)
+    assert (reader.skipped, len(reader.refused)) == ([], 2)
+
+
+def test_the_log_of_another_server_waits_while_its_table_cannot_be_read() -> None:
+    """Its places are below those that were read, and it was not sent before."""
+    place = {"connector": "mysql", "db": "shop", "schema": "public", "table": "orders", "pos": 4, "row": 0}
+    reader = Decoding(orders())
+    for server, file in ((1, "bin.000150"), (2, "bin.000003")):
+        source = {**place, "server_id": server, "file": file}
+        reader.send({"op": "c", "before": None, "after": {"a": server}, "source": source})
+    assert (reader.skipped, len(reader.refused)) == ([], 2)
