@@ -20,11 +20,12 @@ from cdc_pipeline.sources.debezium.layout_checks import (
 )
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
 from cdc_pipeline.sources.table_checks import check_excluded
-from cdc_pipeline.types import debezium_column, widest
+from cdc_pipeline.types import debezium_column, resolve, wider, widest
 
 log = structlog.get_logger()
 
 _MOST_NOTES = 100
+_FLOAT4 = "FLOAT"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -175,7 +176,7 @@ class DebeziumTables:
         found = {name: _column_type(field, settings) for name, field in fields.items() if name not in declared}
         in_lake = {column.name: column.type for column in self._widest.get(settings.table, ())}
         refuse_other_types(settings, in_lake, found)
-        types |= found
+        types |= {name: _wide_enough(type_, in_lake.get(name, type_)) for name, type_ in found.items()}
         types |= declared
         return tuple(Column(name=name, type=type_) for name, type_ in types.items())
 
@@ -275,6 +276,15 @@ def _named_fields(struct: Fields) -> dict[str, Fields]:
             raise Undecodable(f"has a schema whose fields are no list of fields with names of their own: {field!r}")
         found[name] = field
     return found
+
+
+def _wide_enough(found: str, in_lake: str) -> str:
+    """Returns the lake's type of a column if it holds what an event's type has, so that old events begin no new slices.
+
+    A float4 stays one: only the lake makes the float8 of it that the source made, which is not the one of its digits.
+    """
+    narrow, wide = resolve(found).spark, resolve(in_lake).spark
+    return in_lake if narrow not in (wide, _FLOAT4) and wider(narrow, wide) else found
 
 
 def _column_type(field: Fields, settings: TableSettings) -> str:
