@@ -1,18 +1,18 @@
 """The consumer owns a stream while it reads it. It has one method for each step of `stream_to_slices`."""
 
 import gc
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import structlog
 
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.event_filter import EventFilter
+from cdc_pipeline.consume.heartbeat_timer import HeartbeatTimer
 from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter, SliceRows
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, QuarantinedEvent, Slice
 from cdc_pipeline.metadata_store.ledger.records import Assignment
@@ -26,10 +26,6 @@ from cdc_pipeline.time_slice import SliceFileName
 
 log = structlog.get_logger()
 
-_GRACE = timedelta(milliseconds=200)
-"""A heartbeat is sent this long after a slice is due, so that the source's clock has passed the label's end too."""
-_SHORTEST_WAIT = timedelta(milliseconds=50)
-_LONGEST_WAIT = timedelta(seconds=1)
 _NOT_READ_YET = 1 << 64
 """Greater than every position of a log."""
 
@@ -70,8 +66,7 @@ class Consumer:
         self._chain = chain
         self._clock = clock
         self._on_step = on_step
-        self._next_heartbeat = self._last_cut = time.monotonic()
-        self._awaits_heartbeat = self._is_idle = False
+        self._heartbeats = HeartbeatTimer(cutter=cutter, clock=clock)
         self._sent_at, self._marker_positions = dict[str, datetime](), dict[str, int]()
         self._offsets = dict(assignment.next_offset)
         self._filter = event_filter
@@ -82,22 +77,24 @@ class Consumer:
     def read_cuts(self) -> Iterator[CutSlices]:
         """Reads the stream once and yields each cut that is complete, in order. Waits at most a second for events."""
         with _no_collection():
-            batch = self._stream.read(self._wait())
+            batch = self._stream.read(self._heartbeats.wait)
         if batch is None:
             return
         self._marker_positions.update(
             (marker.text, marker.commit_position) for marker in batch.markers if marker.text in self._marker_positions
         )
-        self._awaits_heartbeat &= all(marker.text != CUT for marker in batch.markers)
         ends = {each.commit_position + 1: self._sent_at.pop(each.text) for each in batch.markers if each.is_end}
-        for cut in self._cutter.add(self._filter.kept(batch)):
+        cuts = self._cutter.add(self._filter.kept(batch))
+        self._heartbeats.note_read(batch)
+        for cut in cuts:
             yield replace(self._with_silent_changes(cut), read_until=ends.get(cut.end))
-            self._last_cut, self.position = time.monotonic(), cut.end
+            self._heartbeats.note_cut()
+            self.position = cut.end
 
     def offset_ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
         """Returns each stream partition's range from its registered offset to the cut's end. Call it once per cut."""
         progress = self._stream.progress_at(cut.end)
-        ranges = tuple(
+        return tuple(
             PartitionRange(
                 stream_partition=number,
                 start_offset=start,
@@ -107,8 +104,6 @@ class Consumer:
             )
             for number, start in self._offsets.items()
         )
-        self._is_idle = all(part.is_empty for part in ranges)
-        return ranges
 
     def is_to_be_registered(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> bool:
         """Returns False for a cut without any progress: no offset, no request, and no later time of an idle source.
@@ -169,10 +164,9 @@ class Consumer:
         The next one is sent only after this one was read. A consumer that catches up with a backlog would otherwise
         send one per second, and each of them causes a cut.
         """
-        if not self._awaits_heartbeat and self._until_heartbeat() <= timedelta(0):
-            self._send(CUT, is_heartbeat=not self._is_idle)
-            self._awaits_heartbeat = True
-            self._next_heartbeat = time.monotonic() + _LONGEST_WAIT.total_seconds()
+        if self._heartbeats.is_due:
+            self._send(CUT, is_heartbeat=not self._heartbeats.is_idle)
+            self._heartbeats.note_sent()
 
     def send_marker(self) -> str:
         """Sends a marker message that cuts the stream after every event that the source holds now; returns its text."""
@@ -184,22 +178,6 @@ class Consumer:
     def has_registered_through(self, marker: str) -> bool:
         """Returns whether every event before this marker message is registered."""
         return self.position > self._marker_positions[marker]
-
-    def _wait(self) -> timedelta:
-        if self._awaits_heartbeat:
-            return _LONGEST_WAIT
-        return min(max(self._until_heartbeat(), _SHORTEST_WAIT), _LONGEST_WAIT)
-
-    def _until_heartbeat(self) -> timedelta:
-        """Returns the time until the next heartbeat.
-
-        A heartbeat is sent at most one slice length (plus _GRACE) after the last cut, because this machine's clock may
-        be hours behind the source's.
-        """
-        now = time.monotonic()
-        by_clock = self._cutter.due - self._clock()
-        since_cut = self._cutter.length - timedelta(seconds=now - self._last_cut)
-        return max(min(by_clock, since_cut) + _GRACE, timedelta(seconds=self._next_heartbeat - now))
 
     def _send(self, text: str, *, is_heartbeat: bool = False) -> None:
         self._sent_at[text] = self._clock()

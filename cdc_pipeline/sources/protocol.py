@@ -52,8 +52,7 @@ class TableEvents:
 
     `rows` has the columns of a slice file (`slice_file.event_schema`); `commit_position` and `stream_partition`
     have one entry per row. An event of a transaction that is not complete yet has the highest commit position.
-    `release` is set for rows that are read from a file, not in stream order: it frees the memory that reading them
-    took.
+    `release` is set for rows read from a file, not in stream order: it frees the memory that reading them took.
     """
 
     table: TableName
@@ -82,11 +81,13 @@ class Marker:
     """A marker message that was read from the stream: `text` as it was sent, and the position of its commit.
 
     `is_end`: the source takes no messages, and all that it held when this one was sent was read. It takes one position.
+    `holds_back`: a last transaction was read and is not returned yet, since more of it may come.
     """
 
     text: str
     commit_position: int
     is_end: bool = False
+    holds_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,10 @@ class PartitionLines:
         """The offset after the last line that was returned, and not held back."""
         return self._held[0].raw.place if self._held else self.files.offset
 
+    @property
+    def holds_back(self) -> bool:
+        return bool(self._held)
+
     def next_groups(self, *, everything: bool) -> list[Group]:
         """Returns the next groups, none if nothing new is complete. `everything`: also the transaction held back."""
         following = self.files.next_lines(MOST_BYTES, fresh=everything)

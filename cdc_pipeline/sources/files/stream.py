@@ -248,8 +248,9 @@ class DebeziumStream:
             log.info("lines without rows skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
         is_end = not holds_lines and ends_source(finished, self._check, registers=bool(self._reached))
+        holds_back = any(lines.holds_back for lines in self._partitions.values())
         first, self._next = self._next, self._next + len(finished)
-        return marker_batch(finished, first, self._commit_time, is_end=is_end)
+        return marker_batch(finished, first, self._commit_time, is_end=is_end, holds_back=holds_back)
 
 
 def ends_source(markers: Sequence[OpenMarker], check: Callable[[], None], *, registers: bool) -> bool:
@@ -268,14 +269,21 @@ def ends_source(markers: Sequence[OpenMarker], check: Callable[[], None], *, reg
     return True
 
 
-def marker_batch(markers: Sequence[OpenMarker], first: int, commit_time: int, *, is_end: bool) -> EventBatch:
+def marker_batch(
+    markers: Sequence[OpenMarker], first: int, commit_time: int, *, is_end: bool, holds_back: bool = False
+) -> EventBatch:
     """Returns marker messages, each as a transaction without events, from the stream position `first` on."""
     places = range(first, first + len(markers))
     return EventBatch(
         events=(),
         transactions=transactions_of([(place, place + 1, commit_time) for place in places]),
         markers=tuple(
-            Marker(text=each.text, commit_position=place, is_end=is_end and not each.is_heartbeat)
+            Marker(
+                text=each.text,
+                commit_position=place,
+                is_end=is_end and not each.is_heartbeat,
+                holds_back=holds_back,
+            )
             for each, place in zip(markers, places, strict=True)
         ),
     )

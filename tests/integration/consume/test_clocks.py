@@ -12,6 +12,7 @@ from time import monotonic
 
 import pytest
 
+from cdc_pipeline.consume.slice_cutter import CutSlices
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
@@ -73,6 +74,25 @@ def test_a_consumer_that_has_not_read_its_last_heartbeat_sends_no_other(pipeline
         assert eventually(lambda: heartbeats_after(2.5) == 1)
         assert eventually(lambda: bool(list(consumer.read_cuts())))
         assert eventually(lambda: heartbeats_after(2.5) == 2)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=90), timedelta(days=1)], ids=str)
+def test_a_clock_that_is_ahead_cuts_an_idle_stream_once_for_each_slice_length(
+    pipeline: Pipeline, ahead: timedelta
+) -> None:
+    hourly = pipeline.settings.model_copy(update={"slice_length": timedelta(hours=1)})
+    here, cuts = replace(pipeline, settings=hourly), list[CutSlices]()
+    consume(here)
+    with replace(here, clock=lambda: utc_now() + ahead).consumer_runs().open() as consumer:
+        started = monotonic()
+
+        def has_read_for(seconds: float) -> bool:
+            cuts.extend(consumer.read_cuts())
+            consumer.send_heartbeat_if_due()
+            return monotonic() - started > seconds
+
+        assert eventually(lambda: has_read_for(4))
+    assert len(cuts) == 1
 
 
 @pytest.mark.parametrize("changed", [timedelta(seconds=30), timedelta(days=1)], ids=str)

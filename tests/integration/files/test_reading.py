@@ -1,7 +1,7 @@
 """How a folder of events is read: resumed, appended to, cut between transactions, owned by one consumer."""
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -21,6 +21,7 @@ from tests.support.pipelines import opened_pipeline
 
 TABLE = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}
 NAME = TableName.parse("shop.public.t")
+SECOND = timedelta(seconds=1)
 Row = dict[str, Any]
 
 
@@ -157,6 +158,16 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
             stop.set()
             thread.join()
     assert ids(events) == [1, 2]
+
+
+def test_an_idle_folder_is_looked_at_once_for_each_slice_length(events: EventFolder) -> None:
+    """Its only event is years old, so its slice was due long ago."""
+    events.write("0/a.jsonl", create(1))
+    events.consume()
+    with events.set_up() as pipeline, pipeline.consumer_runs().open() as consumer:
+        stop, started = Event(), utc_now()
+        stream_to_slices(consumer, stop.is_set, lambda: stop.set() if utc_now() - started > 4 * SECOND else None)
+        assert len(pipeline.store.inspection.run("boundaries")) == 1
 
 
 def test_a_second_consumer_takes_the_folder_from_the_first(events: EventFolder) -> None:
