@@ -24,11 +24,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from cdc_pipeline.errors import RegistryError, SettingsError, SetupError, StoreAway
-from cdc_pipeline.settings.libpq import URL_FORM, is_plain, missing_defaults, remedy_for
+from cdc_pipeline.settings.libpq import KEEPALIVES_OF_THE_SERVER, URL_FORM, is_plain, missing_defaults, remedy_for
 from cdc_pipeline.steps import OnStep, no_step, step
 
 _SESSION = (
-    "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on -c idle_in_transaction_session_timeout=8s"
+    "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on -c idle_in_transaction_session_timeout=8s "
+    + KEEPALIVES_OF_THE_SERVER
 )
 """A process that is stopped within a transaction holds its locks no longer than others wait for a heartbeat."""
 _TIMEOUT_SECONDS = 10

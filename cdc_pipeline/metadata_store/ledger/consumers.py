@@ -22,9 +22,6 @@ _READS, _READS_NO_MORE = (
     text(f"SELECT pg_advisory_unlock_shared({_LOCK})"),
 )
 _IS_NOT_READ = text(f"SELECT pg_try_advisory_xact_lock({_LOCK})")
-_NOTICE_DEAD_PEERS = text(
-    "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false)"
-)
 
 
 class Consumers(OfStore):
@@ -72,7 +69,6 @@ class Consumers(OfStore):
             connection = self.database.engine.connect()
         try:
             with translated_errors():
-                connection.execute(_NOTICE_DEAD_PEERS)
                 connection.execute(_READS, {"stream": stream})
                 connection.commit()
             yield

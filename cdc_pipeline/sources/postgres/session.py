@@ -14,6 +14,7 @@ import structlog
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceBusy, SourceError
 from cdc_pipeline.settings.libpq import (
     INSUFFICIENT_PRIVILEGE,
+    KEEPALIVES_OF_THE_SERVER,
     URL_FORM,
     is_plain,
     missing_defaults,
@@ -35,7 +36,7 @@ _OPTIONS = (
     # A query from which row-level security would hide rows is an error.
     "-c row_security=off "
     # A pipeline's sessions may be idle for a slice's length and read for as long as a table takes.
-    "-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0"
+    "-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0 " + KEEPALIVES_OF_THE_SERVER
 )
 _LATER_TIMEOUTS = {"idle_session_timeout": 140_000, "transaction_timeout": 170_000}
 """Timeouts, and the first version that has them: an option that a server does not know ends a connection."""

@@ -32,6 +32,17 @@ def test_no_timeout_of_the_server_ends_them_and_options_of_the_url_are_kept(
             assert (name, cursor.fetchone()) == (name, (value,))
 
 
+@pytest.mark.parametrize("connected", [connect, connect_for_replication])
+def test_the_server_notices_within_25_seconds_that_a_machine_is_gone(
+    connected: Callable[[str], psycopg2.extensions.connection], database: str
+) -> None:
+    with closing(connected(database)) as connection, connection.cursor() as cursor:
+        assert connection.info.host == "127.0.0.1"
+        for name, value in {"idle": "10", "interval": "5", "count": "3"}.items():
+            cursor.execute(f"SHOW tcp_keepalives_{name}")
+            assert (name, cursor.fetchone()) == (name, (value,))
+
+
 def test_a_message_of_somebody_else_under_the_pipelines_prefix_is_no_more_than_a_marker(database: str) -> None:
     run_sql(database, "CREATE TABLE items (id int PRIMARY KEY)")
     table = TableSettings(name=f"{database_of(database)}.public.items")
