@@ -9,7 +9,7 @@ from cdc_pipeline.lake.claim_changes import keyed_changes, keyless_changes, safe
 from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events
 from cdc_pipeline.lake.deduplicate_sql import ClaimShape
 from cdc_pipeline.lake.delta_log import Commit
-from cdc_pipeline.lake.fence import claim_metadata
+from cdc_pipeline.lake.fence import claim_metadata, once
 from cdc_pipeline.lake.keyless_sql import merge_copies
 from cdc_pipeline.lake.merge_sql import merge_changes
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
@@ -56,8 +56,7 @@ def claim_confs(table: LakeTable, work: ClaimWork) -> dict[str, str]:
 def fence_confs(table: LakeTable, work: ClaimWork) -> dict[str, str]:
     """Returns the confs by which Spark's next commit moves the fence over the claim."""
     return {
-        "spark.databricks.delta.write.txnAppId": table.app_id,
-        "spark.databricks.delta.write.txnVersion": str(work.last_number),
+        **once(table.app_id, work.last_number),
         "spark.databricks.delta.commitInfo.userMetadata": claim_metadata(work, in_history=table.keeps_history),
     }
 

@@ -214,3 +214,8 @@ def history_lags(own: Fence, of_table: Fence) -> bool:
 def has_begun(fence: Fence) -> bool:
     """Returns whether slices or a snapshot came into the lake under this id of the table."""
     return bool(fence.number) or fence.snapshot_id is not None
+
+
+def once(app_id: str, number: int) -> dict[str, str]:
+    """Returns confs by which Spark's commit does nothing if one under `app_id` had this number or a greater one."""
+    return {"spark.databricks.delta.write.txnAppId": app_id, "spark.databricks.delta.write.txnVersion": str(number)}

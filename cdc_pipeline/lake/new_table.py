@@ -1,6 +1,6 @@
 """Creates an empty lake table by one commit of our own, equal to the one of Spark's CREATE TABLE.
 
-Refuses a log that has commits but no first version.
+Refuses a log that has commits but no first version, and another table in the place of a history.
 """
 
 from contextlib import suppress
@@ -9,14 +9,16 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.columns import needs_mapping, stats_columns
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken, damaged_log
 from cdc_pipeline.lake.fence import commit_info
+from cdc_pipeline.lake.new_shape import physical_fields
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.shape import shape_of_source
 from cdc_pipeline.lake.table_ddl import properties_of_shape
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import DELETED, STATE, VERSION
+from cdc_pipeline.record import DELETED, END_VERSION, STATE, VERSION, TableName
 from cdc_pipeline.types import arrow_schema
 
 _OWN_FIELDS = (
@@ -83,3 +85,13 @@ def _protocol(schema: str, *, vectors: bool) -> Action:
     if not features:
         return dict(_LEGACY)
     return {**_WITH_FEATURES, "readerFeatures": features, "writerFeatures": [*features, *_OF_LEGACY_WRITERS]}
+
+
+def refuse_other_table(metadata: Action, history: TableName, table: TableName) -> None:
+    """Raises LakeError unless the lake's table `history` has the columns of a history table."""
+    if END_VERSION not in physical_fields(metadata):
+        raise LakeError(
+            f"the lake has a table {history}, which is no history table of {table}",
+            expected="no other table of this name",
+            remedy="leave history out of pipeline.yml for the one table, or remove the other",
+        )

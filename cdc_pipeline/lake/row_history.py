@@ -22,13 +22,12 @@ from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_commit_time, oldest_version
 from cdc_pipeline.lake.claim_view import Views, opened_views
 from cdc_pipeline.lake.columns import history_of
-from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.fence import claim_metadata, has_begun, history_lags, read_fence
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.fence import claim_metadata, has_begun, history_lags, once, read_fence
 from cdc_pipeline.lake.fitting import ids_before
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
-from cdc_pipeline.lake.new_shape import physical_fields
-from cdc_pipeline.lake.new_table import refuse_without_beginning
+from cdc_pipeline.lake.new_table import refuse_other_table, refuse_without_beginning
 from cdc_pipeline.lake.periods_sql import same_ids
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTable, SliceInput
 from cdc_pipeline.lake.publication import remove
@@ -184,6 +183,7 @@ class RowHistory:
                 refuse_without_beginning(self.log, self.store)
                 self.session.sql(create_sql(self.history, self.store.spark_url(self._folder))).collect()
         fence = self._begun()
+        self._metadata(fence.lake_version)
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(self.log, fence.lake_version)
         ids = ids_before(shape, self.table.schema, self.table.source_id, is_known=has_begun(fence))
@@ -203,9 +203,10 @@ class RowHistory:
         `read`: the lake version with these periods. Delta skips the update if another process has ended them by then.
         """
         self.may_commit()
-        once = {"txnAppId": f"ids/{self.history.app_id}", "txnVersion": str(read)}
-        confs = {f"spark.databricks.delta.write.{name}": value for name, value in once.items()}
-        with step(self.on_step, "lake_history.commit"), configured(self.session, confs):
+        with (
+            step(self.on_step, "lake_history.commit"),
+            configured(self.session, once(f"ids/{self.history.app_id}", read)),
+        ):
             self.session.sql(
                 f"UPDATE {table_at(self.store.spark_url(self._folder))} SET {CURRENT} = false,"
                 f" {END_VERSION} = greatest({VERSION}, {text_literal(version)}),"
@@ -272,18 +273,17 @@ class RowHistory:
         return fence
 
     def _follow(self, work: ClaimWork, read: int, plan: Callable[[Shape], ShapeChange] | None = None) -> Fitted:
-        with step(self.on_step, "lake_schema.read"):
-            metadata = self.states.at(self.log, read).metadata
-        if END_VERSION not in physical_fields(metadata):
-            raise LakeError(
-                f"the lake has a table {self.history.name}, which is no history table of {self.table.name}",
-                expected="no other table of this name",
-                remedy="leave history out of pipeline.yml for the one table, or remove the other",
-            )
+        metadata = self._metadata(read)
         reshaper = Reshaper(
             session=self.session, store=self.store, log=self.log, clock=self.clock, on_step=self.on_step
         )
         return follow(reshaper, self.history, work, read, metadata, self.may_commit, plan)
+
+    def _metadata(self, read: int) -> Action:
+        with step(self.on_step, "lake_schema.read"):
+            metadata = self.states.at(self.log, read).metadata
+        refuse_other_table(metadata, self.history.name, self.table.name)
+        return metadata
 
     def _files(self, fitted: Fitted, ending_from: str) -> LakeFiles:
         with step(self.on_step, "lake_files.read"):
