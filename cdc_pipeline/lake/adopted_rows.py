@@ -96,7 +96,7 @@ class AdoptedRows:
     def _differences(self, missing: list[str], at_version: str, *, has_all: bool) -> str:
         """Returns SQL of events that turn the current periods into the table's rows.
 
-        A period that is newer than its row is kept. A deleted row says when its id was. An id without any row
+        A period newer than its row is kept. With `has_all` a deleted row says when its id was. An id without any row
         was deleted at `at_version`. If its period is newer than that, it was deleted right after the last event of the
         period if the table `has_all` that the history has, otherwise at the table's newest version. Without `has_all`,
         a period is newer only if it began later, because the events that confirm its values come again. What another
@@ -112,7 +112,7 @@ class AdoptedRows:
         next_ = f"concat({last}, '{RIGHT_AFTER}')"
         after = next_ if has_all else f"IF({as_written(last)} = {at}, {next_}, newest.{VERSION})"
         incomplete = f"IF({last} < hidden.{VERSION}, {next_}, hidden.{VERSION})"
-        deleted = f"coalesce(nullif(hidden.{_DELETED_AT}, ''), {incomplete})"
+        deleted = f"coalesce(nullif(hidden.{_DELETED_AT}, ''), {incomplete})" if has_all else "NULL"
         ended = f"coalesce({deleted}, IF({last} < {at}, {at}, {after}))"
         differences = f"""
             {self._changed(missing)}

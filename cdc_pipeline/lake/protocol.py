@@ -182,8 +182,8 @@ class LakePublication:
     """All data files of one snapshot. `fence_number` is the last slice whose changes the snapshot already contains.
 
     `replaces`: the lake version whose fence may be higher, because the snapshot is older; later slices are applied
-    again. None if no fence may be higher. `begins`: the publication is refused if the lake already has a snapshot of
-    the table, since all rows come by its stream. Publishing it again does nothing.
+    again. None if no fence may be higher. `begins`: refused if the lake already has a snapshot of the table, since all
+    rows come by its stream. Publishing it again does nothing.
     """
 
     snapshot_id: str
@@ -232,8 +232,7 @@ class Lake(Protocol):
     def cancel(self, session: str, claim_id: str) -> None:
         """Cancels what a former owner of the claim left running in its session, and ends that session.
 
-        This is best effort. Work that is not cancelled in time is harmless, because the fence lets each claim commit
-        only once.
+        Best effort: work that is not cancelled in time is harmless, because the fence lets each claim commit once.
         """
 
     def upsert(self, table: LakeTable, work: ClaimWork, *, may_commit: Callable[[], None] = always) -> UpsertOutcome:
@@ -250,7 +249,10 @@ class Lake(Protocol):
         """Returns an id that several of the staged rows have. None if there is none."""
 
     def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
-        """Replaces all content and the fence in one commit; returns its version. `may_commit` guards the history's."""
+        """Replaces all content and the fence in one commit; returns its version. `may_commit` guards those after work.
+
+        With soft deletes the rows that the snapshot lacks stay, flagged as deleted; see `lake.deleted_rows`.
+        """
 
     def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
         """Restores the content and the fence of an older version in one commit. Repeating the call does nothing.
@@ -262,16 +264,14 @@ class Lake(Protocol):
     def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:
         """Compares one Parquet file of source rows, in the lake's object store, with what readers see of a version.
 
-        Both have all columns of the schema. `as_of`: for a history table, the version of the source to compare with.
-        None compares the periods that have not ended.
+        Both have the schema's columns. `as_of`: of a history, the source's version; None: the periods that go on.
         """
 
     def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
         """Returns at most `most` rows of a keyed table that differ, as events without a version, one per id.
 
-        OPERATION is 'u', with the source's values, for a row that the lake lacks, has with other values or has more
-        than once. It is 'd', with nothing but the id, for a row that only the lake has. For a history table, compares
-        the periods that have not ended.
+        OPERATION is 'u', with the source's values, for a row that the lake lacks, has with other values or more than
+        once; 'd', with nothing but the id, for one that only the lake has. Of a history: the periods that go on.
         """
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:

@@ -1,7 +1,7 @@
 """Publishes a snapshot: its files replace the table's whole content, and the fence moves, in one commit."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cdc_pipeline.areas import lake_key
@@ -10,6 +10,7 @@ from cdc_pipeline.lake.columns import stats_columns
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, read_fence
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
+from cdc_pipeline.lake.ledger_values import PublishedTable
 from cdc_pipeline.lake.log_paths import path_in_log
 from cdc_pipeline.lake.new_shape import physical_fields, shape_actions
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Clock, DataFile, Fence, LakePublication, LakeTable
@@ -20,11 +21,22 @@ from cdc_pipeline.lake.table_features import check_features
 from cdc_pipeline.record import VERSION
 from cdc_pipeline.steps import OnStep, step
 
+KeepDeleted = Callable[[PublishedTable, int], tuple[DataFile, ...]]
+"""Takes what a snapshot publishes and a lake version. Returns files of that version's rows that the snapshot lacks."""
 
-def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Clock, on_step: OnStep) -> int:
+
+def publish(
+    log: DeltaLog,
+    table: LakeTable,
+    content: LakePublication,
+    clock: Clock,
+    on_step: OnStep,
+    keep_deleted: KeepDeleted = lambda _published, _read: (),
+) -> int:
     """Returns the lake version that shows the snapshot.
 
-    It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
+    It is durable and visible on return; repeating the call does nothing. `keep_deleted` is called for a table with soft
+    deletes that has rows: the commit adds the files that it returns, too. Raises FenceMismatch if the lake has applied
     slices that the snapshot does not contain, and has changed since `content.replaces`, or if it has another snapshot
     of the table and this one begins it; SnapshotError if the table was written again since the files were written, with
     other names inside; LakeError for a table whose features only Delta's writer maintains.
@@ -36,6 +48,21 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
         published = _published_version(log, table, content, fence)
     if published is not None:
         return published
+    _check_fence(table, content, fence)
+    read = fence.lake_version
+    with step(on_step, "fence.read"):
+        check_features(log, read, "publishing a snapshot")
+        old = log.active_files(read).values()
+    kept = tuple[DataFile, ...]()
+    # An empty beginning says nothing of what the source deleted.
+    if old and table.deletes == "soft" and table.schema.key and content.table is not None and not content.begins:
+        kept = keep_deleted(content.table, read)
+    with step(on_step, "snapshot.publish"):
+        log.append(read + 1, _actions(log, table, content, fence, clock, old=old, kept=kept))
+    return read + 1
+
+
+def _check_fence(table: LakeTable, content: LakePublication, fence: Fence) -> None:
     if fence.number > content.fence_number and fence.lake_version != content.replaces:
         raise FenceMismatch(
             f"the lake of {table.name} is at slice {fence.number}",
@@ -48,11 +75,6 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
             expected=f"none, since snapshot {content.snapshot_id} begins the table",
             remedy="run it again: that one was published meanwhile",
         )
-    with step(on_step, "fence.read"):
-        check_features(log, fence.lake_version, "publishing a snapshot")
-    with step(on_step, "snapshot.publish"):
-        log.append(fence.lake_version + 1, _actions(log, table, content, fence, clock))
-    return fence.lake_version + 1
 
 
 def _published_version(log: DeltaLog, table: LakeTable, content: LakePublication, fence: Fence) -> int | None:
@@ -68,7 +90,16 @@ def _published_version(log: DeltaLog, table: LakeTable, content: LakePublication
     return None
 
 
-def _actions(log: DeltaLog, table: LakeTable, content: LakePublication, fence: Fence, clock: Clock) -> list[Action]:
+def _actions(
+    log: DeltaLog,
+    table: LakeTable,
+    content: LakePublication,
+    fence: Fence,
+    clock: Clock,
+    *,
+    old: Collection[Action],
+    kept: tuple[DataFile, ...],
+) -> list[Action]:
     now = clock()
     milliseconds = int(now.timestamp() * 1000)
     properties = {} if content.table is None else properties_of(content.table)
@@ -84,8 +115,8 @@ def _actions(log: DeltaLog, table: LakeTable, content: LakePublication, fence: F
         commit_info(operation="CDC SNAPSHOT", user_metadata=json.dumps(metadata), read_version=read, now=now),
         fence_action(table.app_id, content.fence_number, now),
         *_shape(log, table, content, read, properties),
-        *(remove(file, milliseconds) for file in log.active_files(read).values()),
-        *(add(table, file, milliseconds) for file in content.files),
+        *(remove(file, milliseconds) for file in old),
+        *(add(table, file, milliseconds) for file in (*content.files, *kept)),
     ]
 
 

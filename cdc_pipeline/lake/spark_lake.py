@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeAway, LakeError
-from cdc_pipeline.lake import compaction, comparison, maintenance, publication, rewind
+from cdc_pipeline.lake import compaction, comparison, maintenance, rewind
 from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.columns import check_keyless, check_partitions, history_of
 from cdc_pipeline.lake.decay import EVERYTHING, Optimization
@@ -39,7 +39,6 @@ from cdc_pipeline.lake.protocol import (
     always,
 )
 from cdc_pipeline.lake.repeated_ids import repeated_of_few, repeated_of_many
-from cdc_pipeline.lake.row_history import RowHistory
 from cdc_pipeline.lake.schema_change import latest_shape, shape_at
 from cdc_pipeline.lake.session import (
     CancelSession,
@@ -51,6 +50,7 @@ from cdc_pipeline.lake.session import (
 )
 from cdc_pipeline.lake.spark_errors import SessionLost, spark_calls
 from cdc_pipeline.lake.table_ddl import create_sql
+from cdc_pipeline.lake.table_publication import TablePublication
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.upsert import ClaimUpsert
 from cdc_pipeline.object_store import ObjectStore
@@ -187,28 +187,18 @@ class SparkLake:
         return next(iter(found), None)
 
     def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
-        version = publication.publish(self._log(table), table, content, self._clock, self._on_step)
-        if table.keeps_history:
-            self._adopt(table, content, version, may_commit)
-        return version
-
-    def _adopt(self, table: LakeTable, content: LakePublication, version: int, may_commit: Callable[[], None]) -> None:
-        """Takes the published rows over into the table's history."""
-        with self._calls(f"taking the snapshot {content.snapshot_id} of {table.name} over into its history"):
-            history = RowHistory(
-                session=self.session,
-                store=self._store,
-                states=self._states,
-                clock=self._clock,
-                on_step=self._on_step,
-                table=table,
-                may_commit=may_commit,
-            )
-            known = content.table
-            at = self._clock() if known is None else known.cutoff_time
-            cutoff = "" if known is None else known.cutoff_version
-            name = content.snapshot_id
-            history.adopt(version, content.fence_number, name, at=at, at_version=cutoff, cutoff=cutoff, has_all=False)
+        snapshot = TablePublication(
+            session=lambda: self.session,
+            calls=self._calls,
+            store=self._store,
+            states=self._states,
+            clock=self._clock,
+            on_step=self._on_step,
+            table=table,
+            content=content,
+            may_commit=may_commit,
+        )
+        return snapshot.run()
 
     def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
         return rewind.rewind(self._store, table, to_version, self._clock, self._on_step, fence_then=fence_then)

@@ -72,15 +72,15 @@ class TableSettings(Frozen):
         default=None, description="column with the time of the insert; readers skip files by its minimum and maximum"
     )
     update_time: str | None = Field(
-        default=None,
-        description="column with the time of the last change; as `create_time`, and a snapshot sorts by it",
+        default=None, description="column with the time of the last change; as `create_time`; snapshots sort by it"
     )
     partition_by: tuple[PartitionBy, ...] = Field(
         default=(), description="columns that divide the lake's table into folders. Fixed after the first snapshot"
     )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
-        description="hard removes deleted rows, soft (with an id) sets `_cdc_deleted`. Fixed after the first snapshot",
+        description="hard removes deleted rows, soft (with an id) sets `_cdc_deleted`, also in rows that a new snapshot"
+        " lacks. Fixed after the first snapshot",
     )
     truncate: Literal["apply", "ignore"] = Field(
         default="apply", description="a TRUNCATE of the source empties the lake's table, or does nothing there"

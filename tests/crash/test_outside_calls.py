@@ -40,6 +40,8 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/comparison.py:_shown": IN_A_STEP + "lake_table.compare",
     "cdc_pipeline/lake/comparison.py:compare": IN_A_STEP + "lake_table.compare",
     "cdc_pipeline/lake/comparison.py:differing_rows": IN_A_STEP + "lake_table.compare",
+    "cdc_pipeline/lake/deleted_rows.py:_missing": "plans what lake_files.write does",
+    "cdc_pipeline/lake/deleted_rows.py:write": "plans what lake_files.write does",
     "cdc_pipeline/lake/deletion_vectors.py:get": READS_ONLY,
     "cdc_pipeline/lake/deletion_vectors.py:read_vector": READS_ONLY,
     "cdc_pipeline/lake/delta_log.py:checkpoint_before": READS_ONLY,

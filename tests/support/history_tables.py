@@ -75,7 +75,7 @@ def put_rows(store: ObjectStore, table: LakeTable, name: str, people: Sequence[t
     return key
 
 
-def publish(
+def taken(
     lake: Lake,
     store: ObjectStore,
     table: LakeTable,
@@ -84,10 +84,8 @@ def publish(
     fence: int,
     replaces: int | None = None,
     name: str = "",
-    *,
-    may_commit: Callable[[], None] = always,
-) -> None:
-    """A snapshot of this content, `at` a position behind the slices up to `fence`, or its version."""
+) -> LakePublication:
+    """A snapshot of this content, `at` a position behind the slices up to `fence`, or its version. It is hidden."""
     name, cutoff = name or f"s{at}", at if isinstance(at, str) else version(at)
     key = put_rows(store, table, name, people)
     lake.create_table(table, snapshot_id=name)
@@ -108,8 +106,22 @@ def publish(
         files=len(files),
         bytes=0,
     )
-    content = LakePublication(snapshot_id=name, files=files, fence_number=fence, table=known, replaces=replaces)
-    lake.publish(table, content, may_commit=may_commit)
+    return LakePublication(snapshot_id=name, files=files, fence_number=fence, table=known, replaces=replaces)
+
+
+def publish(
+    lake: Lake,
+    store: ObjectStore,
+    table: LakeTable,
+    people: Sequence[tuple[Any, ...]],
+    at: int | str,
+    fence: int,
+    replaces: int | None = None,
+    name: str = "",
+    *,
+    may_commit: Callable[[], None] = always,
+) -> None:
+    lake.publish(table, taken(lake, store, table, people, at, fence, replaces, name), may_commit=may_commit)
 
 
 def with_properties(log: DeltaLog, properties: Mapping[str, str]) -> None:

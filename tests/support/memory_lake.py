@@ -58,6 +58,7 @@ from cdc_pipeline.record import DELETED, TableName, TableSchema
 from cdc_pipeline.settings.work import MaintenanceSettings
 from cdc_pipeline.steps import OnStep, step
 from tests.support.memory_comparison import Rows, compared, differing
+from tests.support.memory_files import MemoryDeletedRows, put_rows
 from tests.support.memory_rows import (
     Stored,
     checked_fence,
@@ -151,7 +152,14 @@ class MemoryLake:
 
     def publish(self, table: LakeTable, content: LakePublication, *, may_commit: Callable[[], None] = always) -> int:
         may_commit()
-        return publication.publish(self._log(table), table, content, self._clock, self._on_step)
+        deleted = MemoryDeletedRows(
+            store=self._store,
+            on_step=self._on_step,
+            table=table,
+            files=content.files,
+            stored=lambda read: self._stored(self._log(table), table, read).rows,
+        )
+        return publication.publish(self._log(table), table, content, self._clock, self._on_step, deleted.write)
 
     def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
         return rewind.rewind(self._store, table, to_version, self._clock, self._on_step, fence_then=fence_then)
@@ -235,12 +243,10 @@ class MemoryLake:
     def _move_fence(
         self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence, started: float
     ) -> UpsertOutcome:
-        now = self._clock()
-        info = commit_info(
-            operation="CDC FENCE", user_metadata=claim_metadata(work), read_version=fence.lake_version, now=now
-        )
+        now, read = self._clock(), fence.lake_version
+        info = commit_info(operation="CDC FENCE", user_metadata=claim_metadata(work), read_version=read, now=now)
         with step(self._on_step, "fence.move"):
-            log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
+            log.append(read + 1, [info, fence_action(table.app_id, work.last_number, now)])
         return outcome_of({}, version=fence.lake_version + 1, already=False, started=started)
 
     def _follow(self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence) -> Fitted:
@@ -291,9 +297,4 @@ class MemoryLake:
         return outcome_of(effects, version=stored.version + 1, already=False, started=started, work=work)
 
     def _data_file(self, table: LakeTable, name: str, rows: pa.Table) -> DataFile:
-        sink = io.BytesIO()
-        pq.write_table(rows, sink)
-        key = f"{lake_key(table.name)}/{name}.parquet"
-        with step(self._on_step, "lake_file.put"):
-            self._store.put_if_absent(key, sink.getvalue())
-        return DataFile(key=key, size_bytes=sink.tell(), rows=rows.num_rows, partition_values=(), stats="{}")
+        return put_rows(self._store, self._on_step, table, name, rows)

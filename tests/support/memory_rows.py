@@ -184,10 +184,10 @@ def purged(table: LakeTable, rows: Rows, below: str) -> Rows:
     """Without dead rows whose version is lower."""
     if table.deletes == "soft":
         return rows
-    return [row for row in rows if not (row.get(DELETED) and row[VERSION] < below and _is_dead(row))]
+    return [row for row in rows if not (row.get(DELETED) and row[VERSION] < below and is_dead(row))]
 
 
-def _is_dead(row: dict[str, Any]) -> bool:
+def is_dead(row: dict[str, Any]) -> bool:
     if not row.get(STATE):
         return True
     known = json.loads(row[STATE])
