@@ -83,14 +83,16 @@ class TableSettings(Frozen):
         " lacks. Fixed after the first snapshot",
     )
     truncate: Literal["apply", "ignore"] = Field(
-        default="apply", description="a TRUNCATE of the source empties the lake's table, or does nothing there"
+        default="apply",
+        description="a TRUNCATE of the source empties the lake's table, or does nothing there until the next snapshot",
     )
     on_schema_change: Literal["follow", "stop"] = Field(
         default="follow",
         description="follow changes of the table's columns, with a new snapshot if needed, or stop the table",
     )
     dropped_columns: Literal["keep", "drop"] = Field(
-        default="keep", description="keep or drop the values in lake and history of a column that the source dropped"
+        default="keep",
+        description="keep (in the lake until the next snapshot) or drop the values of a column that the source dropped",
     )
     as_text: tuple[str, ...] = Field(
         default=(),
