@@ -30,6 +30,18 @@ class Changes:
     replaced: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
+def is_whole_and_in_order(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
+    """Whether every event has its whole row and is newer than the lake's row of its id, and no deleted row stays.
+
+    A deleted row that stays remembers which columns were known.
+    """
+    one_schema = len({content.schema for content in work.slices}) == 1
+    out_of_order = not table.ordered or work.late or work.truncates
+    partial = work.partial_rows or (work.key_changes and shape.lacking)
+    keeps_deleted = table.deletes == "soft" or work.tombstones
+    return one_schema and not (out_of_order or partial or keeps_deleted)
+
+
 def has_few_rows(work: ClaimWork) -> bool:
     """Whether the ids of the claim, and their rows, fit into the memory of every executor."""
     return sum(content.rows for content in work.slices) <= MOST_BROADCAST_ROWS

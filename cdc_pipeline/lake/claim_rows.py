@@ -9,6 +9,7 @@ from cdc_pipeline.lake.change_sql import ACT, CHANGE
 from cdc_pipeline.lake.claim_changes import (
     Changes,
     has_few_rows,
+    is_whole_and_in_order,
     keyed_changes,
     keyless_changes,
     safe_ranges,
@@ -66,7 +67,7 @@ def claim_rows(
     """
     if table.schema.is_keyless:
         return _keyless(views, files, shape, table, work)
-    if in_general or not _is_plain(table, work, shape):
+    if in_general or not is_plain(table, work, shape):
         return _in_general(views, files, shape, table, work, few_events)
     found = few_events.found()
     if found is None:
@@ -75,15 +76,9 @@ def claim_rows(
     return ClaimRows(written=written, found=found, counts=None)
 
 
-def _is_plain(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
-    """Whether every event has its whole row and is newer than the lake's row of its id, and no deleted row stays.
-
-    A deleted row that stays remembers which columns were known.
-    """
-    one_schema = len({content.schema for content in work.slices}) == 1
-    out_of_order = not table.ordered or work.late or work.truncates
-    keeps_deleted = table.deletes == "soft" or work.tombstones
-    return one_schema and not (out_of_order or work.partial_rows or shape.lacking or keeps_deleted)
+def is_plain(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
+    """Whether the rows to write depend on the claim alone."""
+    return is_whole_and_in_order(table, work, shape) and not shape.lacking
 
 
 def _found_by_spark(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> str:

@@ -43,6 +43,13 @@ _MOST_RACES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """A claim that this worker applied. `counts` is None if only the metrics of the commit have them."""
+
+    counts: ClaimCounts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimUpsert:
     """Applies one claim to one table. `calls` wraps calls of Spark; its argument describes them in errors.
 
@@ -82,11 +89,11 @@ class ClaimUpsert:
                 self.may_commit()
                 self._move_fence(fence)
             else:
-                counts = self._apply(fence)
-                if counts is not None:
+                done = self._apply(fence)
+                if done is not None:
                     with step(self.on_step, "fence.read"):
                         commit = self._find_claim(fence.lake_version)
-                    return _applied(commit, self.table, self.work, counts, started)
+                    return _applied(commit, self.table, self.work, done.counts, started)
         commit = self._find_claim(fence.lake_version)
         prove_applied(commit, self.work)
         version = fence.lake_version if commit is None else commit.version
@@ -151,14 +158,14 @@ class ClaimUpsert:
         with moving, configured(session, confs), step(self.on_step, "fence.move"):
             commit_nothing(session, url)
 
-    def _apply(self, fence: Fence) -> ClaimCounts | None:
-        """Applies the claim. Returns what it did, or None if another worker has applied it meanwhile.
+    def _apply(self, fence: Fence) -> _Done | None:
+        """Applies the claim. Returns None if another worker has applied it meanwhile.
 
         If Spark's answer is lost, the log shows whether the commit was made.
         """
         check_keyless(self.table)
         session = self.session()
-        sent: list[ClaimCounts] = []
+        sent: list[_Done] = []
         try:
             with (
                 self.calls(f"applying claim {self.work.claim_id} to {self.table.name}"),
@@ -201,7 +208,7 @@ class ClaimUpsert:
             state = self.states.at(self._log, fitted.version)
         return LakeFiles(store=self.store, table=fitted.table, state=state, columns=fitted.shape.types)
 
-    def _append(self, session: SparkSession, fitted: Fitted, files: LakeFiles) -> ClaimCounts | None:
+    def _append(self, session: SparkSession, fitted: Fitted, files: LakeFiles) -> _Done | None:
         claim = ClaimAppend(
             session=session,
             log=self._log,
@@ -215,12 +222,12 @@ class ClaimUpsert:
             self.may_commit()
             return self._fence_only(counts)
         self._checkpoint_when_due(files.state)
-        return counts
+        return _Done(counts=counts)
 
     def _checkpoint_when_due(self, state: LakeTableState) -> None:
         checkpoint_when_due(self.session, self.store, self._log, state, self.clock, self.on_step)
 
-    def _merge(self, session: SparkSession, fitted: Fitted, sent: list[ClaimCounts]) -> ClaimCounts | None:
+    def _merge(self, session: SparkSession, fitted: Fitted, sent: list[_Done]) -> _Done | None:
         """Applies the claim by MERGE. `sent` gets what it does before it is sent: the answer may be lost.
 
         If the table's log already has the claim's number, Delta returns no row, and this returns None.
@@ -232,27 +239,28 @@ class ClaimUpsert:
             self.may_commit()
             if merge.sql is None:
                 return self._fence_only(merge.counts)
-            sent.append(merge.counts)
-            confs = claim_confs(self.table, self.work)
+            done = _Done(counts=merge.counts)
+            sent.append(done)
+            confs = claim_confs(self.table, self.work, merge)
             with configured(session, confs), step(self.on_step, "lake_table.merge"):
-                return merge.counts if session.sql(merge.sql).collect() else None
+                return done if session.sql(merge.sql).collect() else None
 
     def _has_landed(self) -> bool:
         with step(self.on_step, "fence.read"):
             commit = self._find_claim(0)
         return commit is not None and commit.user_metadata.get("claim_id") == self.work.claim_id
 
-    def _fence_only(self, counts: ClaimCounts) -> ClaimCounts | None:
+    def _fence_only(self, counts: ClaimCounts | None) -> _Done | None:
         """Moves the fence for a claim that changes nothing. Returns None if another worker moved it meanwhile."""
         fence = self._checked_fence()
         if fence.number >= self.work.last_number:
             return None
         self._move_fence(fence)
-        return counts
+        return _Done(counts=counts)
 
 
 def _applied(
-    commit: Commit | None, table: LakeTable, work: ClaimWork, counts: ClaimCounts, started: float
+    commit: Commit | None, table: LakeTable, work: ClaimWork, counts: ClaimCounts | None, started: float
 ) -> UpsertOutcome:
     """Returns what the claim's commit did. Raises LakeError if `commit` is not the claim's."""
     if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
