@@ -33,7 +33,7 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
         tags=["cdc", database_tag(settings)],
         default_args=default_args(pauses=True),
         max_active_runs=2,  # with one, a parse of this file may hold the DAG back: see docs/decisions.md
-        dagrun_timeout=LONGEST_RUN if settings.worker.runs == "task" else None,
+        dagrun_timeout=LONGEST_RUN if settings.worker.runs == "task" or settings.worker.updates_lake_asset else None,
         catchup=False,
     ) as dag:
         if settings.worker.runs == "resident":

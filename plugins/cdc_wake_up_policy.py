@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 FIRST_PAUSE = timedelta(seconds=10)
-LONGEST_PAUSE_OF_SNAPSHOTS = timedelta(hours=1)
-"""The source may refuse a table until a person mends it, and each try is a failed run."""
+LONGEST_PAUSE_OF_SNAPSHOTS = timedelta(minutes=15)
+"""The source may refuse a table until a person mends it, and each try is a failed run; or it is away for a while."""
 
 
 class WakeUpPolicy:
@@ -49,7 +49,7 @@ class WakeUpPolicy:
 
 
 def wake_up_policy_of_snapshots() -> WakeUpPolicy:
-    """Returns the policy of wanted snapshots. Only set-up errors get past its first pauses: others have the store's."""
+    """Returns the policy of wanted snapshots. Errors of set-up get past its first pauses: others have the store's."""
     return WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE_OF_SNAPSHOTS)
 
 

@@ -30,7 +30,6 @@ from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.new_table import refuse_other_table, refuse_without_beginning
 from cdc_pipeline.lake.periods_sql import same_ids
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTable, SliceInput
-from cdc_pipeline.lake.publication import remove
 from cdc_pipeline.lake.quoting import table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.rows_commit import rows_commit
@@ -148,11 +147,12 @@ class RowHistory:
     ) -> None:
         """Takes over the rows of a version of the table, as changes at the moment `at`. Repeating it does nothing.
 
-        A table that was registered again and reads its stream from the start begins its history anew, too.
         `fence_number`: the last slice whose changes this version has. `name` says in the log where the rows came from.
         `at_version` and `has_all` say when missing rows were deleted; see `AdoptedRows.name_events`. If other
         columns are the id now, all periods end at `cutoff`, the version of the snapshot that brought the new id.
         `late`: events that are older than these rows may arrive later.
+
+        Raises LakeError for a table that was registered again and whose events may all be in the history already.
         """
         fence = self._opened(at, cutoff)
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
@@ -160,11 +160,16 @@ class RowHistory:
         plan = partial(planned_for_snapshot, self.history, is_known=has_begun(fence))
         fitted = self._follow(work, fence.lake_version, plan)
         files = self._files(fitted, "")
+        if files.state.files and not (has_all or has_begun(fence)) and cutoff in ("", BEFORE_ALL):
+            raise LakeError(
+                f"the lake has a history of {self.table.name} from before the table was removed",
+                expected="no history: the stream may bring the changes in it a second time",
+                remedy=f"move the folder {self._folder} away: a new history begins then",
+            )
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
             adopted = AdoptedRows(views=views, store=self.store, table=self.table, fitted=fitted, at=at, late=late)
-            is_again = not (has_all or has_begun(fence)) and cutoff in ("", BEFORE_ALL)
-            begins = is_again or not len(files.state.files)
+            begins = not len(files.state.files)
             with step(self.on_step, "lake_claim.deduplicate"):
                 missing = adopted.name_rows(lake_version)
                 count = adopted.name_events(missing, at_version, has_all=has_all, begins=begins)
@@ -173,7 +178,7 @@ class RowHistory:
             written, replaced = self._written(claim, {}, max(1, files_for(work))) if count else ((), {})
             if begins:
                 written += self._write(fitted, files, adopted.first_periods(), None)
-            self._commit(files, max(fence.number, fence_number), metadata, written, replaced, is_again=is_again)
+            self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
 
     def _opened(self, at: datetime, cutoff: str) -> Fence:
         """Creates the history if there is none. If other columns are the id now, ends all periods."""
@@ -226,14 +231,7 @@ class RowHistory:
         return lake_key(self.history.name)
 
     def _commit(
-        self,
-        files: LakeFiles,
-        fence_number: int,
-        metadata: str,
-        written: tuple[DataFile, ...],
-        replaced: Places,
-        *,
-        is_again: bool = False,
+        self, files: LakeFiles, fence_number: int, metadata: str, written: tuple[DataFile, ...], replaced: Places
     ) -> None:
         gone = sum(map(len, replaced.values()))
         counts = ClaimCounts(inserted=sum(file.rows for file in written) - gone, updated=gone)
@@ -249,8 +247,6 @@ class RowHistory:
             now=now,
             on_step=self.on_step,
         )
-        old = state.files.paths() if is_again else []
-        actions += [remove(files.file(path), int(now.timestamp() * 1000)) for path in old]
         self.may_commit()
         with step(self.on_step, "lake_history.commit"):
             self.log.append(state.version + 1, actions)

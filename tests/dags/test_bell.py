@@ -24,10 +24,10 @@ def test_the_bell_rings_again_ever_more_rarely_while_the_same_slice_waits() -> N
     assert rung == [0, 10, 30, 70, 130, 190, 250]
 
 
-def test_the_bell_for_a_snapshot_that_set_up_refuses_rings_once_an_hour_in_the_end() -> None:
-    door, hour = wake_up_policy_of_snapshots(), 3600
-    rung = [now for now in range(0, 4 * hour, 10) if door.wakes(5, is_leased=False, now=now)]
-    assert rung == [0, 10, 30, 70, 150, 310, 630, 1270, 2550, 5110, 5110 + hour, 5110 + 2 * hour]
+def test_the_bell_for_a_snapshot_that_set_up_refuses_rings_each_quarter_of_an_hour_in_the_end() -> None:
+    door, pause = wake_up_policy_of_snapshots(), 15 * 60
+    rung = [now for now in range(0, 6 * pause, 10) if door.wakes(5, is_leased=False, now=now)]
+    assert rung == [0, 10, 30, 70, 150, 310, 630, 1270, *(1270 + pause * number for number in (1, 2, 3, 4))]
 
 
 def test_the_bell_is_silent_while_somebody_works_and_rings_when_work_is_left() -> None:

@@ -1,11 +1,14 @@
 """A history that was switched off for a while shows the table's rows again once it is switched on."""
 
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.spark_lake import SparkLake
@@ -193,20 +196,19 @@ def test_a_late_value_gets_its_place_between_those_that_the_row_had_when_its_his
 
 
 @pytest.mark.parametrize("exported", [False, True], ids=["begins empty", "exported as of the start"])
-def test_a_history_begins_anew_when_its_table_reads_the_stream_from_its_start_again(
+def test_a_history_of_before_is_refused_when_its_table_reads_the_stream_from_its_start_again(
     lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed, *, exported: bool
 ) -> None:
     """The table was removed without its lake, and listed again; the stream brings the same changes."""
-    claims = [
-        feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]),
-        feed.claim([event("u", 5, 1, name="b", age=1), event("d", 6, 2)]),
-    ]
+    claim = feed.claim([event("i", 1, 1, name="a", age=1), event("u", 5, 1, name="b", age=1)])
     people, at = ([(3, "c", 1)], BEFORE_ALL) if exported else ([], "")
-    begun = {3: [("c", 0, None)]} if exported else {}
-    for uuid in ("uuid-1", "uuid-2"):
-        listed = replace(table, table_uuid=uuid)
-        publish(lake, store, listed, people, at=at, fence=0, name=uuid)
-        assert spans(store, listed) == begun
-        for claim in claims:
-            lake.upsert(listed, claim)
-        assert spans(store, listed) == begun | {1: [("a", 1, 5), ("b", 5, None)], 2: [("a", 1, 6)]}
+    publish(lake, store, table, people, at=at, fence=0)
+    lake.upsert(table, claim)
+    before, again = spans(store, table), replace(table, table_uuid="uuid-2")
+    with pytest.raises(LakeError, match=r"from before the table was removed.*move the folder .*away"):
+        publish(lake, store, again, people, at=at, fence=0, name="again")
+    assert spans(store, again) == before
+    shutil.rmtree(f"{store.filesystem()[1]}/{lake_key(history_of(table).name)}")
+    publish(lake, store, again, people, at=at, fence=0, name="again")
+    lake.upsert(again, claim)
+    assert spans(store, again) == before
