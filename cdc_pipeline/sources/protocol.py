@@ -195,7 +195,7 @@ class SourceSurvey(Protocol):
         """Creates on the source what is missing, and returns the survey after that. Durable on return, idempotent."""
 
     def check_ready(self) -> None:
-        """Raises SourceError if the source lacks what reading the stream needs, SourceBusy while another reads it."""
+        """Raises SourceError, with the remedy `cdc setup-source`, if the source lacks what reading the stream needs."""
 
     def open(self, start: StreamStart) -> ChangeStream:
         """Opens the stream at `start`. Creates nothing. Raises SourceBusy while another process reads the stream."""

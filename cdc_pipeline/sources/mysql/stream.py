@@ -228,7 +228,11 @@ class MysqlStream:
             rows(self._connection, f"SET SESSION wait_timeout = {_SILENCE_SECONDS}")
             taken = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (name,))[0][0]
         if not taken:
-            raise is_read(name)
+            raise SourceBusy(
+                f"another process reads the stream (it holds the lock {name!r} on the source)",
+                expected="one consumer per pipeline",
+                remedy="stop the other reader; of one that is gone, the server frees the lock within five minutes",
+            )
 
     def _next_event(self) -> Any:
         if self._pending is not None:
@@ -270,11 +274,3 @@ class MysqlStream:
 def _server_id_of(lock: str) -> int:
     """Returns the default of `source.server_id`: from the name, in the upper half, which administrators seldom use."""
     return _FIRST_SERVER_ID + zlib.crc32(lock.encode()) % (_FIRST_SERVER_ID - 1)
-
-
-def is_read(lock: str) -> SourceBusy:
-    return SourceBusy(
-        f"another process reads the stream (it holds the lock {lock!r} on the source)",
-        expected="one consumer per pipeline",
-        remedy="stop the other reader; of one that is gone, the server frees the lock within five minutes",
-    )

@@ -8,11 +8,10 @@ from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.mysql.gtid_set import LogPlace
-from cdc_pipeline.sources.mysql.held_snapshot import is_locked
 from cdc_pipeline.sources.mysql.server_checks import warn_of_left_out, warn_of_lost_end, warn_of_partial_images
 from cdc_pipeline.sources.mysql.session import session
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan
-from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream, is_read
+from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream
 from cdc_pipeline.steps import step
 
 if TYPE_CHECKING:
@@ -93,9 +92,6 @@ class MysqlSurvey:
                 expected="the row through which marker messages are sent",
                 remedy="run cdc setup-source",
             )
-        with session(self.source.address) as connection:
-            if is_locked(connection, self.source.lock):
-                raise is_read(self.source.lock)
 
     def open(self, start: StreamStart) -> MysqlStream:
         """Opens the log for the registered tables. Raises SourceGap if the server no longer has the first change."""

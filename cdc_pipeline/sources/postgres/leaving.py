@@ -7,7 +7,7 @@ import structlog
 from psycopg2 import sql
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from cdc_pipeline.errors import LeaseBusy, SourceAway, SourceBusy, SourceError
+from cdc_pipeline.errors import LeaseBusy, SourceAway, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import Slot, read_slot, rows
@@ -18,8 +18,8 @@ from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
 # The server notices a moment later that a consumer has ended.
-RELEASED = Retrying(
-    retry=retry_if_exception_type((LeaseBusy, SourceBusy)), stop=stop_after_delay(3), wait=wait_fixed(0.1), reraise=True
+_RELEASED = Retrying(
+    retry=retry_if_exception_type(LeaseBusy), stop=stop_after_delay(3), wait=wait_fixed(0.1), reraise=True
 )
 
 
@@ -33,7 +33,7 @@ def leave_server(
     """
     with session(url) as connection:
         connection.autocommit = True
-        slot = RELEASED(_unread_slot, connection, source)
+        slot = _RELEASED(_unread_slot, connection, source)
         if whole and slot is not None:
             with step(on_step, "source.drop_slot"):
                 rows(connection, "SELECT pg_drop_replication_slot(%s)", (source.slot,))

@@ -3,14 +3,11 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-import psycopg2.extensions
-
-from cdc_pipeline.errors import SourceBusy, SourceError, TableStale
+from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.postgres.catalogue import Server, read_server, read_slot
-from cdc_pipeline.sources.postgres.leaving import RELEASED
 from cdc_pipeline.sources.postgres.position import SET_UP_WAITS, reported_wait
 from cdc_pipeline.sources.postgres.publication import read_publication
 from cdc_pipeline.sources.postgres.session import session, warn_of_encoding
@@ -111,18 +108,6 @@ class PostgresSurvey:
 
     def check_ready(self) -> None:
         self._confirmed_position()
-        with session(self.url) as connection:
-            RELEASED(self._refuse_read_slot, connection)
-
-    def _refuse_read_slot(self, connection: psycopg2.extensions.connection) -> None:
-        slot = read_slot(connection, self.settings.slot)
-        connection.rollback()
-        if slot is not None and slot.active_pid is not None:
-            raise SourceBusy(
-                f"process {slot.active_pid} of the source reads the slot {self.settings.slot} for a consumer",
-                expected="one consumer per pipeline",
-                remedy="stop the other reader, or wait until the server has noticed that it is gone",
-            )
 
     def _confirmed_position(self) -> int:
         slot = self.plan.slot
