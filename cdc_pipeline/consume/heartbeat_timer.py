@@ -31,6 +31,7 @@ class HeartbeatTimer:
         self._monotonic = monotonic
         self._earliest = self._last_cut = monotonic()
         self.is_idle = self._is_awaited = self._is_repeated = self._is_second = False
+        self._is_first = True
         self._passed: datetime | None = None
         """A due time that had passed when a heartbeat closed the slice. It stays until the source's time moves on."""
 
@@ -50,12 +51,16 @@ class HeartbeatTimer:
         self._earliest = self._monotonic() + _LONGEST_WAIT.total_seconds()
 
     def note_read(self, batch: EventBatch) -> None:
-        """Call it once the slice cutter has the batch. A heartbeat that left lines behind is repeated once."""
+        """Call it once the slice cutter has the batch. A heartbeat that left lines behind is repeated once.
+
+        So is the first one: only then it is known whether the source is idle, and an idle one's time is registered.
+        """
         holds_back = any(marker.holds_back for marker in batch.markers)
         self.is_idle = 0 < len(batch.markers) == len(batch.transactions.commit_position) and not holds_back
         if any(marker.text == CUT for marker in batch.markers):
             self._is_awaited = False
-            self._is_repeated = holds_back and not self._is_second
+            self._is_repeated = (holds_back or self._is_first) and not self._is_second
+            self._is_first = False
             self._passed = self._cutter.due if self._cutter.due <= self._clock() else None
 
     def note_cut(self) -> None:

@@ -151,8 +151,6 @@ class RowHistory:
         `at_version` and `has_all` say when missing rows were deleted; see `AdoptedRows.name_events`. If other
         columns are the id now, all periods end at `cutoff`, the version of the snapshot that brought the new id.
         `late`: events that are older than these rows may arrive later.
-
-        Raises LakeError for a table that was registered again and whose events may all be in the history already.
         """
         fence = self._opened(at, cutoff)
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
@@ -160,12 +158,8 @@ class RowHistory:
         plan = partial(planned_for_snapshot, self.history, is_known=has_begun(fence))
         fitted = self._follow(work, fence.lake_version, plan)
         files = self._files(fitted, "")
-        if files.state.files and not (has_all or has_begun(fence)) and cutoff in ("", BEFORE_ALL):
-            raise LakeError(
-                f"the lake has a history of {self.table.name} from before the table was removed",
-                expected="no history: the stream may bring the changes in it a second time",
-                remedy=f"move the folder {self._folder} away: a new history begins then",
-            )
+        if not (has_all or has_begun(fence)) and cutoff in ("", BEFORE_ALL):
+            self._refuse_periods(files)
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
             adopted = AdoptedRows(views=views, store=self.store, table=self.table, fitted=fitted, at=at, late=late)
@@ -179,6 +173,15 @@ class RowHistory:
             if begins:
                 written += self._write(fitted, files, adopted.first_periods(), None)
             self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
+
+    def _refuse_periods(self, files: LakeFiles) -> None:
+        """Raises LakeError if there are periods: events of a table that was registered again may be in them already."""
+        if files.state.files:
+            raise LakeError(
+                f"the lake has a history of {self.table.name} from before the table was removed",
+                expected="no history: the stream may bring the changes in it a second time",
+                remedy=f"move the folder {self._folder} away: a new history begins then",
+            )
 
     def _opened(self, at: datetime, cutoff: str) -> Fence:
         """Creates the history if there is none. If other columns are the id now, ends all periods."""

@@ -12,11 +12,12 @@ CONNECTION_DEFAULTS: Mapping[str, int] = {
     "tcp_user_timeout": 25_000,
 }
 """A connection over a dead network fails within 25 seconds. `tcp_user_timeout` is in milliseconds."""
-KEEPALIVES_OF_THE_SERVER = (
-    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=25000"
-)
-"""Options of a connection: the server frees the locks of a machine that is gone within 25 seconds, also while it sends
-rows there. The last one is in milliseconds."""
+KEEPALIVES_OF_THE_SERVER = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+"""Options of a connection: the server frees the locks of a machine that is gone within 25 seconds.
+
+While it sends rows there, Linux sends them again for a quarter of an hour first. `tcp_user_timeout` would shorten that,
+but also end the connection of a reader that only rests for as long, as during an upload.
+"""
 URL_FORM = "postgresql://user@host:port/database, with special characters of a password encoded: %40 for @, %2F for /"
 INSUFFICIENT_PRIVILEGE = "42501"
 NOT_UTF8 = frozenset({"22021", "22P05"})

@@ -133,11 +133,12 @@ class OddLines:
             assert event.reason.startswith(f"a.jsonl line {number}: ")
             assert "\0" not in event.reason.encode().decode() + event.column
             assert len(event.reason) < 500
-        if not self._source.sequence_by:  # of a key change that waits, the delete of the old row is applied
+        if not self._source.sequence_by:
             rows = [row for found in events for row in found.rows.select([VERSION, OPERATION]).to_pylist()]
-            versions = [row[VERSION] for row in rows if row[OPERATION] != Operation.DELETE]
-            applied = {int(version.rpartition("-")[2], 16) + 1 & 0xFFFF_FFFF for version in versions}
-            assert not applied & set(kept)
+            places = [(int(row[VERSION].rpartition("-")[2], 16) + 1 & 0xFFFF_FFFF, row[OPERATION]) for row in rows]
+            applied = [(number, operation) for number, operation in places if number in kept]
+            # Of a key change that waits, the delete of the old row is applied.
+            assert {operation for _, operation in applied} <= {Operation.DELETE}
 
     def replay(self, unfit: Sequence[tuple[TableName, UnfitEvent]]) -> None:
         """A line in quarantine is read again in the same way."""

@@ -160,14 +160,16 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
     assert ids(events) == [1, 2]
 
 
-def test_an_idle_folder_is_looked_at_once_for_each_slice_length(events: EventFolder) -> None:
+def test_an_idle_folder_is_looked_at_twice_at_its_opening_and_then_once_for_each_slice_length(
+    events: EventFolder,
+) -> None:
     """Its only event is years old, so its slice was due long ago."""
     events.write("0/a.jsonl", create(1))
     events.consume()
     with events.set_up() as pipeline, pipeline.consumer_runs().open() as consumer:
         stop, started = Event(), utc_now()
         stream_to_slices(consumer, stop.is_set, lambda: stop.set() if utc_now() - started > 4 * SECOND else None)
-        assert len(pipeline.store.inspection.run("boundaries")) == 1
+        assert len(pipeline.store.inspection.run("boundaries")) == 2
 
 
 def test_a_second_consumer_takes_the_folder_from_the_first(events: EventFolder) -> None:

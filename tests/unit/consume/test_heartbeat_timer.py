@@ -95,11 +95,15 @@ class SimulatedLog:
 
 
 class Simulation:
-    """A consumer without a store. `ahead`: of its clock. `cuts`: the time of each, and the rows or events in it."""
+    """A consumer without a store. `ahead`: of its clock. `cuts`: the time of each, and the rows or events in it.
+
+    `idle`: when it asked a source that it took for idle.
+    """
 
     def __init__(self, *, ahead: float = 0) -> None:
         self.seconds = 0.0
         self.cuts: list[tuple[float, int]] = []
+        self.idle: list[float] = []
         self._ahead = ahead
 
     def run(self, source: SimulatedSource, committed: list[float], *, late: float = 0, until: float = LONG) -> None:
@@ -120,6 +124,7 @@ class Simulation:
                     timer.note_cut()
                 timer.note_read(batch)
             if timer.is_due:
+                self.idle += [self.seconds] if timer.is_idle else []
                 source.send_marker("cut", is_heartbeat=not timer.is_idle)
                 timer.note_sent()
 
@@ -128,6 +133,13 @@ def test_an_idle_topic_is_cut_once_for_each_slice_length() -> None:
     simulation = Simulation()
     simulation.run(SimulatedTopic(), [-3600.0])
     assert LONG / 60 - 1 <= len(simulation.cuts) <= LONG / 60 + 2
+
+
+def test_a_quiet_topic_counts_as_idle_within_seconds_of_its_opening_and_then_at_each_cut() -> None:
+    """Its last event was registered an hour ago."""
+    simulation = Simulation(ahead=3600)
+    simulation.run(SimulatedTopic(), [], until=130)
+    assert [round(seconds) for seconds in simulation.idle] == [1, 62, 122]
 
 
 @pytest.mark.parametrize("ahead", [0, 0.5, 5, 61, 3600, -5, -3600])
