@@ -139,7 +139,7 @@ def test_a_quiet_topic_counts_as_idle_within_seconds_of_its_opening_and_then_at_
     """Its last event was registered an hour ago."""
     simulation = Simulation(ahead=3600)
     simulation.run(SimulatedTopic(), [], until=130)
-    assert [round(seconds) for seconds in simulation.idle] == [1, 62, 122]
+    assert [round(seconds) for seconds in simulation.idle] == [1, 61, 122]
 
 
 @pytest.mark.parametrize("ahead", [0, 0.5, 5, 61, 3600, -5, -3600])
