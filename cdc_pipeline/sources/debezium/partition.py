@@ -1,5 +1,6 @@
 """Groups the lines of one stream partition by the transactions of their source."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, conte
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 
 MOST_BYTES = 4 << 20
+LONGEST_REST = 10.0
+"""Seconds. Longer than the lines of one transaction are apart, and shorter than a slice as a rule."""
 Content = EnvelopeEvent | Skipped | LineRefused
 
 
@@ -110,13 +113,18 @@ class PartitionLines:
 
     One that was returned in part stays open while the source has more that is not here yet, as between two answers.
     The last transaction is held back until another one follows; at the end of the files, until the caller wants
-    everything. So one that is still being written is not cut, a key change is not parted from its second event, and
-    between two reads the caller may turn to other stream partitions.
+    everything, or nothing has followed for LONGEST_REST: beside busy stream partitions the caller may never want that.
+    So one that is still being written is not cut, a key change is not parted from its second event, and between two
+    reads the caller may turn to other stream partitions. `monotonic`: seconds that never go back.
     """
 
-    def __init__(self, files: LineSource, decode: Decode | None = None) -> None:
+    def __init__(
+        self, files: LineSource, decode: Decode | None = None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.files = files
         self._decode = decode or debezium_content
+        self._monotonic = monotonic
+        self._came = monotonic()
         self._held: list[Line] = []
         self._open: str | None = None
         """The transaction of which a part was returned and more may follow."""
@@ -132,7 +140,11 @@ class PartitionLines:
 
     def next_groups(self, *, everything: bool) -> list[Group]:
         """Returns the next groups, none if nothing new is complete. `everything`: also the transaction held back."""
-        following = self.files.next_lines(MOST_BYTES, fresh=everything)
+        rests = bool(self._held) and self._monotonic() - self._came > LONGEST_REST
+        following = self.files.next_lines(MOST_BYTES, fresh=everything or rests)
+        if following:
+            self._came = self._monotonic()
+        everything = everything or (rests and not following)
         if not (following or self._open is not None or self.files.at_end):
             return []
         lines = self._held + [Line(raw=raw, content=self._decode(raw)) for raw in following]

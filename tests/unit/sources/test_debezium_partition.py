@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.sources.debezium.partition import MOST_BYTES, Group, PartitionLines
+from cdc_pipeline.sources.debezium.partition import LONGEST_REST, MOST_BYTES, Group, PartitionLines
 from cdc_pipeline.sources.debezium.record_line import RecordLine
 from cdc_pipeline.sources.files.partition_files import PartitionFiles
 from cdc_pipeline.sources.kafka.records import PartitionRecords
@@ -49,6 +49,24 @@ def test_the_last_transaction_waits_until_another_one_follows(lines: PartitionLi
     write(("d", 2), None, ("c", 3))
     assert shown(lines.next_groups(everything=False)) == [["c", "u", "d", "-"]]
     assert shown(lines.next_groups(everything=True)) == [["c"]]
+    lines.files.close()
+
+
+def test_a_transaction_after_which_nothing_comes_is_given_although_nobody_asks_for_it(
+    tmp_path: Path, write: Write
+) -> None:
+    """Beside a busy stream partition, whose events end the slices, nobody ever does."""
+    files, seconds = PartitionFiles(folder=tmp_path, offset=0, begun={}, begin=lambda _: 1, on_step=no_step), [0.0]
+    lines = PartitionLines(files, monotonic=lambda: seconds[0])
+    write(("c", 1), ("c", 2))
+    assert shown(lines.next_groups(everything=False)) == [["c"]]
+    seconds[0] += LONGEST_REST
+    write(("u", 2))
+    assert lines.next_groups(everything=False) == []
+    seconds[0] += LONGEST_REST
+    assert lines.next_groups(everything=False) == []
+    seconds[0] += 1
+    assert shown(lines.next_groups(everything=False)) == [["c", "u"]]
     lines.files.close()
 
 
