@@ -229,7 +229,6 @@ def test_lines_that_cannot_be_rows_are_quarantined_and_the_others_are_read(event
 
 
 def test_a_key_change_whose_new_row_does_not_fit_deletes_the_old_row_and_the_new_one_waits(events: EventFolder) -> None:
-    """As the source did; a correction of the new row names the new id alone."""
     events.write("0/a.jsonl", envelope("c", 1, after=row(1)))
     events.write("0/a.jsonl", envelope("u", 2, before=only_id(1), after={"id": "two", "name": "n", "big": "b"}))
     events.consume()
