@@ -59,8 +59,8 @@ class HeartbeatTimer:
         self.is_idle = 0 < len(batch.markers) == len(batch.transactions.commit_position) and not holds_back
         if any(marker.text == CUT for marker in batch.markers):
             self._is_awaited = False
-            self._is_repeated = (holds_back or self._is_first) and not self._is_second
-            self._is_first = False
+            self._is_repeated = self._is_first if not holds_back else not self._is_second
+            self._is_first = self._is_first and holds_back
             self._passed = self._cutter.due if self._cutter.due <= self._clock() else None
 
     def note_cut(self) -> None:

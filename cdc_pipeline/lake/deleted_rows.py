@@ -64,8 +64,9 @@ def right_before(version: str) -> str:
     """Returns a version that is older than this one, and newer than those of earlier positions.
 
     By it a row of the snapshot that was quarantined comes back once it is replayed, with the snapshot's own version.
+    Before the first position, it is older than every version, but none that is missing.
     """
-    return version[:-1]
+    return version[:-1] or "-"
 
 
 def _is_same_source(known: PublishedTable, published: PublishedTable) -> bool:
@@ -114,7 +115,7 @@ class DeletedRows:
         """Returns the rows with the snapshot's columns, and the VERSION of their delete."""
         schema, version = self.table.schema, text_literal(right_before(self.published.cutoff_version))
         values = {column.name: _value(column, sources[column.name]) for column in schema.columns}
-        values[VERSION] = f"IF({DELETION} >= {VERSION}, least({VERSION}, {version}), {version})"
+        values[VERSION] = f"IF({DELETION} >= {VERSION}, least({DELETION}, {version}), {version})"
         rows = lake.select(*(expr(value).alias(name) for name, value in values.items()))
         if not self.files:
             return rows

@@ -7,7 +7,7 @@ import pytest
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.deleted_rows import right_before
 from cdc_pipeline.lake.protocol import Lake, LakePublication, LakeTable
-from cdc_pipeline.record import DELETED, VERSION, Column
+from cdc_pipeline.record import BEFORE_ALL, DELETED, VERSION, Column
 from tests.support.history_tables import publish, taken
 from tests.support.lake import PEOPLE, Feed, event, move, table_of, version
 from tests.support.lakes import Arm, published
@@ -91,6 +91,13 @@ def test_a_new_snapshot_keeps_the_rows_that_the_source_deleted_flagged(lake: Lak
     lake.upsert(new, Feed(store=arm.store, table=new, next_number=2).claim([*changes, *move(204, (4,), (5,))]))
     assert arm.values(new) == {0: ("back", "7"), 1: ("n1", "1"), 5: ("n4", "4")}
     assert {id_ for id_, row in all_rows(arm, new).items() if row[2]} == {2, 3, 4}
+
+
+def test_deleted_rows_are_older_than_every_event_behind_a_snapshot_as_of_the_start(lake: Lake, arm: Arm) -> None:
+    table = with_five_people(lake, arm, "soft")
+    lake.upsert(table, Feed(store=arm.store, table=table).claim([event("t", 101)]))
+    publish(lake, arm.store, table, [], at=BEFORE_ALL, fence=1, replaces=lake.read_version(table))
+    assert {row[-1] for row in all_rows(arm, table).values()} == {"-"}
 
 
 def test_a_new_snapshot_of_a_table_with_hard_deletes_keeps_nothing_else(lake: Lake, arm: Arm) -> None:

@@ -10,8 +10,10 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, conte
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 
 MOST_BYTES = 4 << 20
-LONGEST_REST = 10.0
-"""Seconds. Longer than the lines of one transaction are apart, and shorter than a slice as a rule."""
+LONGEST_REST = 60.0
+"""Seconds. The lines of one transaction are not so far apart, as a rule."""
+_LONGEST_PAUSE = 1.0
+"""Seconds between two looks. After a longer one, lines may have come that are only not here yet."""
 Content = EnvelopeEvent | Skipped | LineRefused
 
 
@@ -124,7 +126,7 @@ class PartitionLines:
         self.files = files
         self._decode = decode or debezium_content
         self._monotonic = monotonic
-        self._came = monotonic()
+        self._looked = self._came = monotonic()
         self._held: list[Line] = []
         self._open: str | None = None
         """The transaction of which a part was returned and more may follow."""
@@ -140,10 +142,14 @@ class PartitionLines:
 
     def next_groups(self, *, everything: bool) -> list[Group]:
         """Returns the next groups, none if nothing new is complete. `everything`: also the transaction held back."""
-        rests = bool(self._held) and self._monotonic() - self._came > LONGEST_REST
+        now = self._monotonic()
+        if now - self._looked > _LONGEST_PAUSE:
+            self._came = now
+        self._looked = now
+        rests = bool(self._held) and now - self._came > LONGEST_REST
         following = self.files.next_lines(MOST_BYTES, fresh=everything or rests)
         if following:
-            self._came = self._monotonic()
+            self._came = now
         everything = everything or (rests and not following)
         if not (following or self._open is not None or self.files.at_end):
             return []

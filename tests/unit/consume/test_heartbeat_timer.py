@@ -135,11 +135,14 @@ def test_an_idle_topic_is_cut_once_for_each_slice_length() -> None:
     assert LONG / 60 - 1 <= len(simulation.cuts) <= LONG / 60 + 2
 
 
-def test_a_quiet_topic_counts_as_idle_within_seconds_of_its_opening_and_then_at_each_cut() -> None:
-    """Its last event was registered an hour ago."""
+@pytest.mark.parametrize(("waiting", "idle"), [(0, [1, 61, 122]), (1, [2, 62, 123])])
+def test_a_quiet_topic_counts_as_idle_within_seconds_of_its_opening_and_then_at_each_cut(
+    waiting: int, idle: list[int]
+) -> None:
+    """Its last event was registered an hour ago, or waits to be read."""
     simulation = Simulation(ahead=3600)
-    simulation.run(SimulatedTopic(), [], until=130)
-    assert [round(seconds) for seconds in simulation.idle] == [1, 61, 122]
+    simulation.run(SimulatedTopic(), [0.0] * waiting, until=130)
+    assert [round(seconds) for seconds in simulation.idle] == idle
 
 
 @pytest.mark.parametrize("ahead", [0, 0.5, 5, 61, 3600, -5, -3600])

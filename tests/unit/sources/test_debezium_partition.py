@@ -6,6 +6,7 @@ from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cdc_pipeline.sources.debezium.partition import LONGEST_REST, MOST_BYTES, Group, PartitionLines
@@ -60,13 +61,18 @@ def test_a_transaction_after_which_nothing_comes_is_given_although_nobody_asks_f
     lines = PartitionLines(files, monotonic=lambda: seconds[0])
     write(("c", 1), ("c", 2))
     assert shown(lines.next_groups(everything=False)) == [["c"]]
-    seconds[0] += LONGEST_REST
+
+    def rest(each: float) -> list[Group]:
+        found: list[Group] = []
+        for _ in np.arange(0, LONGEST_REST, each):
+            seconds[0] += each
+            found += lines.next_groups(everything=False)
+        return found
+
+    assert rest(each=LONGEST_REST) == [], "who did not look for a while does not know what came meanwhile"
     write(("u", 2))
-    assert lines.next_groups(everything=False) == []
-    seconds[0] += LONGEST_REST
-    assert lines.next_groups(everything=False) == []
-    seconds[0] += 1
-    assert shown(lines.next_groups(everything=False)) == [["c", "u"]]
+    assert rest(each=1) == []
+    assert shown(rest(each=1)) == [["c", "u"]]
     lines.files.close()
 
 
