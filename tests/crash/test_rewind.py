@@ -45,6 +45,16 @@ def position(pipeline: Pipeline, table: LakeTable) -> str:
     return place
 
 
+def last_before_slices(world: World, place: str) -> str:
+    """The last cut that a table set back to the position still equals: a cut without slices may lie between."""
+    ((found,),) = world.store_query(
+        "SELECT max(position) FROM cdc.boundary WHERE position < (SELECT min(position) FROM cdc.boundary"
+        f" JOIN cdc.slice USING (boundary_id) WHERE position > '{place}')"
+    )
+    assert isinstance(found, str)
+    return found
+
+
 def apply_changes(world: World) -> None:
     register_changes(world)
     with world.process() as pipeline:
@@ -63,7 +73,7 @@ def test_a_table_set_back_equals_what_it_was_and_its_slices_bring_it_forward_to_
         found = [pipeline.rewind().run(table.name, lsn_text(decode_position(place))) for table in tables]
         assert [rows(pipeline, table) for table in tables] == then != latest
         assert [back.position for back in found] == [place] * len(tables)
-        assert [position(pipeline, table) for table in tables] == [place] * len(tables)
+        assert [position(pipeline, table) for table in tables] == [last_before_slices(world, place)] * len(tables)
         assert all(back.slices_waiting > 0 for back in found)
         again = [pipeline.rewind().run(table.name, place) for table in tables]
         assert [back.position for back in again] == [place] * len(tables)
