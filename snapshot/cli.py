@@ -50,23 +50,26 @@ def apply(
     With --until-idle it ends when nothing waits, and prints what it did to each table. A table that failed pauses
     before its next try; tables that are named here are tried at once. A table that changed in a way that its stream
     does not show gets a new snapshot first, for which all tables wait, unless its on_schema_change is stop.
-    Exit code 4: another process works on a table, or the table pauses, and no table failed.
+    Without it a changed pipeline.yml is read again. Exit code 4: another process works on a
+    table, or the table pauses, and no table failed.
     """
     from snapshot.wiring import snapshot_runs
 
-    context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_AND_SPARK, command="apply" if until_idle else None) as pipeline:
-        names = pipeline.table_names(tuple(tables or ()))
-        runs, by_hand, looked_at = snapshot_runs(pipeline), bool(tables), float("-inf")
-        while True:
-            if time.monotonic() - looked_at >= _WANTED_SECONDS:
-                runs.take_wanted(names, slots=pipeline.settings.snapshot.concurrency)
-                looked_at = time.monotonic()
-            results = pipeline.slice_runs().apply(names, by_hand=by_hand)
-            by_hand = False
-            if until_idle:
-                break
-            time.sleep(_POLL_SECONDS)
+    context, by_hand, changed = context_of(config, as_json=as_json), bool(tables), True
+    while changed:
+        settings, looked_at, changed = context.settings, float("-inf"), False
+        with context.pipeline(POSTGRES_AND_SPARK, settings, command="apply" if until_idle else None) as pipeline:
+            names, runs = pipeline.table_names(tuple(tables or ())), snapshot_runs(pipeline)
+            while not changed:
+                if time.monotonic() - looked_at >= _WANTED_SECONDS:
+                    runs.take_wanted(names, slots=settings.snapshot.concurrency)
+                    looked_at = time.monotonic()
+                results = pipeline.slice_runs().apply(names, by_hand=by_hand)
+                by_hand = False
+                if until_idle:
+                    break
+                time.sleep(_POLL_SECONDS)
+                changed = not context.has(settings)
     rows: list[dict[str, Any]] = [result.row() for result in results]
     context.show(rows)
     raise typer.Exit(worst({result.exit_code for result in results}))

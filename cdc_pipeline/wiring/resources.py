@@ -12,7 +12,7 @@ from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings import PartitionBy, Settings
 from cdc_pipeline.settings.installation.endpoints import Endpoints
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
@@ -52,6 +52,8 @@ class Resources:
     def lake_table(self, name: TableName) -> LakeTable:
         """Describes the lake's table by the metadata store and pipeline.yml as they are now.
 
+        A changed `deletes` or `partition_by` has no effect until the table is registered with it.
+
         Raises UsageError for a table that is not registered, SettingsError for one without a schema, or that
         pipeline.yml does not list.
         """
@@ -64,6 +66,9 @@ class Resources:
                 remedy="list its columns in pipeline.yml and run cdc setup-source, or wait for its first event",
             )
         settings = self.settings.table(name)
+        # What the lake's files depend on is what was registered: pipeline.yml may have changed since. A lake that was
+        # begun before it recorded them leaves them unknown after a rebuild.
+        fixed = settings.model_dump(mode="json") | row.settings
         return LakeTable(
             name=name,
             table_uuid=str(row.table_uuid),
@@ -71,8 +76,8 @@ class Resources:
             ordered=self.source.capabilities.orders_ids(
                 self.store.streams.count_partitions(self.settings.name, most=2)
             ),
-            partition_by=settings.partition_by,
-            deletes=settings.deletes,
+            partition_by=tuple(PartitionBy.model_validate(column) for column in fixed["partition_by"]),
+            deletes=fixed["deletes"],
             create_time=settings.create_time,
             update_time=settings.update_time,
             keeps_dropped=settings.dropped_columns == "keep",

@@ -26,7 +26,9 @@ _WRITTEN = "This page is written by `make docs` from the code; a test holds it c
 _CHANGED_LATER = """
 ## Which settings can change later
 
-Change `pipeline.yml`, then restart the consumers; resident workers and Airflow read the file again by themselves.
+Change `pipeline.yml`, then restart the consumers; `cdc work`, `cdc apply` and Airflow read the file again by
+themselves. Consumers do not start if a setting has changed that is fixed after the first snapshot; all others go on
+with its old value.
 
 | consumer | how it is restarted |
 |---|---|

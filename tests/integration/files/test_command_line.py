@@ -1,13 +1,17 @@
 """A folder with a pipeline.yml and events is enough: `cdc consume` and `cdc apply`, and the lake is there."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 from pyspark.sql import SparkSession
 
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, end_of, query
 from tests.support.command_server import CommandServer
+from tests.support.eventually import eventually
+from tests.support.streams import database_of
 
 PLACEHOLDER = "__debezium_unavailable_value"
 COLUMNS = {"id": "bigint", "name": "text", "big": "text"}
@@ -16,6 +20,7 @@ TABLES = [
     {"name": "shop.public.moves", "columns": {"id": "bigint", "n": "numeric(6,2)"}},
     {"name": "shop.public.silent"},
 ]
+WAITS_FOR_A_LOCK = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = '{}'"
 Row = dict[str, Any]
 
 
@@ -76,3 +81,22 @@ def test_files_become_a_lake_without_a_server_or_a_snapshot(
     refused = cdc.run("snapshot")
     assert refused.exit_code == 2
     assert "its tables begin empty, or with exported files" in refused.error
+
+
+def test_apply_reads_a_changed_pipeline_yml_again(
+    tmp_path: Path, database: str, spark_url: str, command_server: CommandServer
+) -> None:
+    cdc = CommandLine(folder=tmp_path, source_url="nowhere/shop", store_url=database, server=command_server)
+    events = {"kind": "debezium_files", "path": "events"}
+    cdc.write_settings(source=events, tables=TABLES, spark=spark_url)
+    (tmp_path / "events" / "0").mkdir(parents=True)
+    assert cdc.run("setup-source").exit_code == 0
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute("LOCK cdc.source_table")
+        applying = cdc.start("apply", "shop.public.orders")
+        waits = WAITS_FOR_A_LOCK.format(database_of(database))
+        assert eventually(lambda: query(database, waits) == [(1,)])
+        cdc.write_settings(source=events, tables=TABLES[1:], spark=spark_url)
+    ended = end_of(applying)
+    assert ended.exit_code == 2
+    assert "pipeline.yml lists no table 'shop.public.orders'" in ended.error
