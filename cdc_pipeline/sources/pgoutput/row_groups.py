@@ -39,7 +39,7 @@ class _Halves:
 
 
 def group_events(group: RowGroup, table: TableName, schema: TableSchema, stream_partitions: int) -> TableEvents:
-    """Returns the change events of a group in stream order. `schema` has the group's columns, in its order.
+    """Returns the change events of a group in stream order. `schema` has columns of the group, which may have more.
 
     In a keyless table, an update becomes the delete of the whole old row and the insert of the whole new row. Raises
     TableStale for events without their id, or without the whole old row of a keyless table.

@@ -5,7 +5,7 @@ of an event as for the row.
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,14 +57,20 @@ class GeneratedColumns:
         self._on_step = on_step
         self._types: dict[tuple[int, int, int], tuple[str, str]] = {}
 
-    def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, key: Sequence[str]) -> RowGroup:
-        """Returns the group with the generated columns of `shape` that its relation lacks.
+    def added_to(
+        self, group: RowGroup, shape: SourceShape, table: TableName, key: Sequence[str], excluded: Collection[str]
+    ) -> RowGroup:
+        """Returns the group with the generated columns of `shape` that its relation lacks, but for `excluded` ones.
 
         A value is absent if its inputs are unchanged and some of them are absent. Old rows get the columns only in a
         keyless table. Raises TableStale for a value that cannot be computed, SourceAway if the connection broke.
         """
         place = {column.name: index for index, column in enumerate(group.relation.columns)}
-        lacking = [column for column in shape.columns if column.generated is not None and column.name not in place]
+        lacking = [
+            column
+            for column in shape.columns
+            if column.generated is not None and column.name not in place and column.name not in excluded
+        ]
         if not lacking:
             return group
         used = {number for column in lacking for number in column.inputs}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import Document
+from cdc_pipeline.sources.postgres.planned_table import PlannedTable
 from cdc_pipeline.sources.postgres.publication import Publication
-from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.sources.postgres.shape_changes import Unchanged, compare_again
 from cdc_pipeline.sources.postgres.table_parts import TablePart, parts_that_hide

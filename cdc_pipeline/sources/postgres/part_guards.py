@@ -99,8 +99,11 @@ def check_unique(name: TableName, parts: Sequence[TablePart], key: Sequence[str]
         )
 
 
-def check_generated(found: CatalogueTable, key: Sequence[str]) -> None:
-    """Raises SourceError for generated columns whose values do not follow from the table's events."""
+def check_generated(settings: TableSettings, found: CatalogueTable, key: Sequence[str]) -> None:
+    """Raises SourceError for generated columns whose values do not follow from the table's events.
+
+    An excluded column may be computed in any way.
+    """
     generated = [name for name in key if name not in found.columns]
     if generated:
         raise SourceError(
@@ -108,9 +111,10 @@ def check_generated(found: CatalogueTable, key: Sequence[str]) -> None:
             expected="an id of columns that are written: deletes do not contain others",
             remedy="set id in pipeline.yml to such columns",
         )
-    if found.computed_otherwise:
+    otherwise = [name for name in found.computed_otherwise if name not in settings.exclude_columns]
+    if otherwise:
         raise SourceError(
-            f"partitions of {found.name} compute {', '.join(found.computed_otherwise)} otherwise than itself",
+            f"partitions of {found.name} compute {', '.join(otherwise)} otherwise than itself",
             expected="one expression: an event does not name its partition",
             remedy="give the partitions the expression of the table, or list them instead of it",
         )

@@ -7,7 +7,7 @@ import psycopg2.extensions
 import structlog
 
 from cdc_pipeline.errors import SourceAway, SourceError, TableStale
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import KnownTable
@@ -21,6 +21,7 @@ from cdc_pipeline.sources.postgres.part_guards import (
     check_unique,
     check_writes_go_on,
 )
+from cdc_pipeline.sources.postgres.planned_table import PlannedTable
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
 from cdc_pipeline.sources.postgres.session import answering, bound_waits
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
@@ -38,24 +39,6 @@ from cdc_pipeline.sources.table_checks import (
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTable:
-    """A table that passed every check. `key` is empty for a keyless table. `primary_key` may be another one.
-
-    `shapes`: those that its events may have, oldest first. `schema` is the schema of the last one.
-    """
-
-    name: TableName
-    oid: int
-    key: tuple[str, ...]
-    primary_key: tuple[str, ...]
-    shapes: tuple[SourceShape, ...]
-
-    @property
-    def schema(self) -> TableSchema:
-        return self.shapes[-1].schema(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,8 +274,15 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None, *, is_ne
     check_named_columns(settings, key, names)
     check_id_types(settings, found.schema(key))
     check_keyless(settings, key)
-    check_generated(found, key)
+    check_generated(settings, found, key)
     check_column_names(settings, names)
     check_unique(name, found.parts, key)
     check_identity(settings, found.parts, key, is_new=is_new)
-    return PlannedTable(name=name, oid=found.oid, key=key, primary_key=found.primary_key, shapes=(found.shape,))
+    return PlannedTable(
+        name=name,
+        oid=found.oid,
+        key=key,
+        primary_key=found.primary_key,
+        shapes=(found.shape,),
+        excluded=settings.exclude_columns,
+    )

@@ -17,6 +17,7 @@ from cdc_pipeline.sources.pgoutput.rows import RowGroup
 from cdc_pipeline.sources.postgres.catalogue import Server
 from cdc_pipeline.sources.postgres.generated_columns import GeneratedColumns
 from cdc_pipeline.sources.postgres.open_tables import OpenTables
+from cdc_pipeline.sources.postgres.planned_table import PlannedTable
 from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.sources.postgres.publication import Publication, read_publication
 from cdc_pipeline.sources.postgres.receiver import SlotReceiver
@@ -27,7 +28,6 @@ from cdc_pipeline.sources.postgres.session import (
     connect,
     connect_for_replication,
 )
-from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 from cdc_pipeline.sources.postgres.table_parts import read_parts
@@ -155,8 +155,8 @@ class PostgresStream:
         if table is None or not table.is_read(int(change.commit_lsn[-1])):
             return []
         shape = self._shape(change.relation, table, int(change.commit_lsn[0]))
-        schema = shape.schema(table.key)
-        whole = self._generated.added_to(change, shape, table.name, table.key)
+        schema = shape.schema(table.key).without(table.excluded)
+        whole = self._generated.added_to(change, shape, table.name, table.key, table.excluded)
         return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, change: RelationChange) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.sources.pgoutput.messages import Relation
-from cdc_pipeline.sources.postgres.setup import PlannedTable
+from cdc_pipeline.sources.postgres.planned_table import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape
 
 
@@ -16,6 +16,7 @@ class StreamedTable:
         self.name = table.name
         self.oid = table.oid
         self.key = table.key
+        self.excluded = table.excluded
         self._shapes = list(table.shapes)
         self._pass_alike()
         self._start = max(start, table.shapes[0].generation)

@@ -8,10 +8,11 @@ from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.postgres.catalogue import Server, read_server, read_slot
+from cdc_pipeline.sources.postgres.planned_table import PlannedTable
 from cdc_pipeline.sources.postgres.position import SET_UP_WAITS, reported_wait
 from cdc_pipeline.sources.postgres.publication import read_publication
 from cdc_pipeline.sources.postgres.session import session, warn_of_encoding
-from cdc_pipeline.sources.postgres.setup import PlannedTable, SourcePlan, execute_plan
+from cdc_pipeline.sources.postgres.setup import SourcePlan, execute_plan
 from cdc_pipeline.sources.postgres.slot_guards import refuse_gap
 from cdc_pipeline.sources.postgres.stream import PostgresStream
 from cdc_pipeline.steps import OnStep

@@ -6,7 +6,7 @@ import pytest
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.pgoutput.messages import Relation, RelationColumn
-from cdc_pipeline.sources.postgres.setup import PlannedTable
+from cdc_pipeline.sources.postgres.planned_table import PlannedTable
 from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 
