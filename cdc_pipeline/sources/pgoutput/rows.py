@@ -34,6 +34,23 @@ class RowGroup:
     old: tuple[TupleColumn, ...] | None
     old_kind: Octets
 
+    def since(self, position: int) -> "RowGroup":
+        """Returns the events that commit at the position or later."""
+        first = int(np.searchsorted(self.commit_lsn, position))
+        if not first:
+            return self
+        return RowGroup(
+            relation=self.relation,
+            op=self.op[first:],
+            commit_lsn=self.commit_lsn[first:],
+            ordinal=self.ordinal[first:],
+            commit_time=self.commit_time[first:],
+            xid=self.xid[first:],
+            new=tuple(column.since(first) for column in self.new),
+            old=None if self.old is None else tuple(column.since(first) for column in self.old),
+            old_kind=self.old_kind[first:],
+        )
+
 
 def decode_rows(buffer: MessageBuffer, relation: Relation, rows: Integers, timeline: Timeline) -> RowGroup:
     """Decodes the messages with the ascending numbers `rows`. Raises DecodeError for damaged messages."""

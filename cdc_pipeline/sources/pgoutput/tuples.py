@@ -33,6 +33,10 @@ class TupleColumn:
     values: pa.Array
     absent: Mask | None
 
+    def since(self, row: int) -> "TupleColumn":
+        """Returns the column from this row on."""
+        return TupleColumn(values=self.values.slice(row), absent=None if self.absent is None else self.absent[row:])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fields:

@@ -154,6 +154,7 @@ class PostgresStream:
         table = self._tables.get(change.relation.oid)
         if table is None or not table.is_read(int(change.commit_lsn[-1])):
             return []
+        change = change.since(table.start)
         shape = self._shape(change.relation, table, int(change.commit_lsn[0]))
         schema = shape.schema(table.key).without(table.excluded)
         whole = self._generated.added_to(change, shape, table.name, table.key, table.excluded)

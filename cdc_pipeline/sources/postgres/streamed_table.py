@@ -10,7 +10,10 @@ from cdc_pipeline.sources.postgres.shape import SourceShape
 
 
 class StreamedTable:
-    """One table of the stream, with the shapes that its next events may have. Shapes follow each other in order."""
+    """One table of the stream, with the shapes that its next events may have. Shapes follow each other in order.
+
+    `start`: the commit position of the first events that are read.
+    """
 
     def __init__(self, table: PlannedTable, start: int) -> None:
         self.name = table.name
@@ -19,7 +22,7 @@ class StreamedTable:
         self.excluded = table.excluded
         self._shapes = list(table.shapes)
         self._pass_alike()
-        self._start = max(start, table.shapes[0].generation)
+        self.start = max(start, table.shapes[0].generation)
 
     @property
     def shapes(self) -> tuple[SourceShape, ...]:
@@ -50,7 +53,7 @@ class StreamedTable:
 
     def is_read(self, commit_position: int) -> bool:
         """Returns False for events that are registered already, or that the table's next snapshot will contain."""
-        return commit_position >= self._start
+        return commit_position >= self.start
 
     def shape(self, relation: Relation, commit_position: int) -> SourceShape | None:
         """Returns the shape of an event with these columns, None if neither the present nor a later shape has them.

@@ -170,6 +170,20 @@ def test_a_large_input_that_did_not_change_is_named_with_what_helps(world: World
     taken_anew(world, "orders")
 
 
+def test_an_event_before_a_new_beginning_is_not_computed_though_the_same_read_shows_later_ones(world: World) -> None:
+    publication = f'ALTER PUBLICATION "{database_of(world.source_url)}"'
+    run_sql(world.source_url, "ALTER TABLE orders ADD size text GENERATED ALWAYS AS (id % 2 || body) VIRTUAL")
+    taken_anew(world, "orders")
+    run_sql(
+        world.source_url,
+        "UPDATE orders SET id = 57 WHERE id = 7",
+        f"{publication} DROP TABLE orders",
+        f"{publication} ADD TABLE orders",
+    )
+    begin_again(world, [name_of(world, "orders")])
+    follow(world, "INSERT INTO orders (id, body) VALUES (60, 'later')")
+
+
 def test_a_table_that_could_not_be_written_any_more_is_not_published(world: World) -> None:
     name = name_of(world, "customers")
     publication = f'ALTER PUBLICATION "{database_of(world.source_url)}"'

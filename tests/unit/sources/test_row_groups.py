@@ -1,5 +1,6 @@
 """Decoded rows become change events: a key change is the delete of the old id and the move to the new one."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder
 from cdc_pipeline.sources.pgoutput.messages import Relation, RelationColumn
 from cdc_pipeline.sources.pgoutput.row_groups import group_events
+from cdc_pipeline.sources.pgoutput.rows import RowGroup
 from cdc_pipeline.sources.protocol import TableEvents
 from tests.support import pgoutput_encoder as encode
 
@@ -49,6 +51,16 @@ ABSENT_NOTE = encode.UNCHANGED
 
 def row(id_: int, note: encode.Field = encode.NULL, at: str | None = None) -> list[encode.Field]:
     return [encode.text(str(id_)), note, encode.NULL if at is None else encode.text(at)]
+
+
+def transactions_at(*positions: int, messages: Sequence[bytes]) -> RowGroup:
+    """One transaction at each position, with these messages."""
+    stream = [encode.begin(positions[0], TIME, 7), encode.relation(RELATION)]
+    for number, position in enumerate(positions):
+        stream += [encode.begin(position, TIME + number, 7 + number)] if number else []
+        stream += [*messages, encode.commit(position, position + 8, TIME + number)]
+    (group,) = PgOutputDecoder().feed(stream).groups
+    return group
 
 
 def events_of(*messages: bytes, schema: TableSchema = SCHEMA, stream_partitions: int = 1) -> TableEvents:
@@ -186,3 +198,19 @@ def test_an_old_key_without_the_id_stops_the_table(message: str) -> None:
     sent = encode.delete(OID, "K", hidden) if message == "delete" else encode.update(OID, row(2), "K", hidden)
     with pytest.raises(TableStale, match="came without id"):
         events_of(sent)
+
+
+@pytest.mark.parametrize("old", [(), ("O", row(1, encode.text("a long text that did not change")))], ids=["new", "old"])
+def test_the_events_since_a_position_are_those_of_a_group_that_begins_there(old: tuple[Any, ...]) -> None:
+    long = encode.text("a text that is not inline")
+    messages = [encode.update(OID, row(2, ABSENT_NOTE, "2024-01-01"), *old), encode.update(OID, row(1, long), *old)]
+    both, last = (transactions_at(*at, messages=messages) for at in ((100, 200), (200,)))
+    (since, alone) = (group_events(group, ORDERS, SCHEMA, 1) for group in (both.since(150), last))
+    names = (OPERATION, VERSION, "id", "note", "at", OLD_ID_PREFIX + "id", ABSENT)
+    assert since.rows.select(names).equals(alone.rows.select(names))
+    assert since.commit_position.tolist() == alone.commit_position.tolist()
+    assert {moment.microsecond for moment in since.rows[COMMIT_TIME].to_pylist()} == {TIME % 1_000_000 + 1}
+    assert set(since.rows[TRANSACTION].to_pylist()) == {8}
+    assert both.since(200).op.tobytes() == b"uu"
+    assert both.since(201).op.tobytes() == b""
+    assert both.since(100) is both
