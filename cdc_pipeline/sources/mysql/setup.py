@@ -38,13 +38,15 @@ _ENGINES = frozenset({"innodb", "rocksdb"})
 class PlannedMysqlTable:
     """A table that passed every check.
 
-    `shapes`: those that its events may have, oldest first. `before`: see `FoundTable`.
+    `shapes`: those that its events may have, oldest first. `before`: see `FoundTable`. `excluded`: columns of which its
+    events need no values.
     """
 
     name: TableName
     key: tuple[str, ...]
     shapes: tuple[TableShape, ...]
     before: tuple[Document, ...]
+    excluded: tuple[str, ...]
 
     @property
     def schema(self) -> TableSchema:
@@ -162,7 +164,13 @@ class _ListedTables:
         check_images(settings, key, found.primary_key, self.server)
         known = self.registered.get(found.name)
         before = () if known is None else known.description
-        return PlannedMysqlTable(name=found.name, key=key, shapes=(self.numbered(found, known),), before=before)
+        return PlannedMysqlTable(
+            name=found.name,
+            key=key,
+            shapes=(self.numbered(found, known),),
+            before=before,
+            excluded=settings.exclude_columns,
+        )
 
     def cascade(self, found: MysqlCatalogueTable) -> str | None:
         if not self.server.dialect.is_mariadb:

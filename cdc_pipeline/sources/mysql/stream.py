@@ -134,6 +134,7 @@ class MysqlStream:
                 looked_at=plan.looked_at,
                 noted=noted.get(ALTERED, ""),
                 shows_computed=self._dialect.shows_computed,
+                excluded=table.excluded,
                 makes_column_keys=plan.server.makes_column_keys,
             )
             for table in self._tables

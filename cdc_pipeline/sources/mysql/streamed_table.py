@@ -1,7 +1,7 @@
 """Finds how the rows of a table are decoded in the stream, and which changes of the table can be followed."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from cdc_pipeline.errors import DecodeError, StreamMoved, TableStale
@@ -29,7 +29,7 @@ class BinlogTable:
 
     `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
     of the log before the catalogue was read. `noted`: a text of `noted_changes`, "" for none. `shows_computed`: see
-    `Dialect`; `makes_column_keys`: see `BinlogServer`.
+    `Dialect`; `makes_column_keys`: see `BinlogServer`. `excluded`: columns of which updates need no values.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class BinlogTable:
         noted: str,
         shows_computed: bool,
         makes_column_keys: bool,
+        excluded: Collection[str] = (),
     ) -> None:
         self.name = name
         self.key = key
@@ -50,6 +51,7 @@ class BinlogTable:
         self._start = max(start, shapes[0].generation)
         self._looked_at = looked_at
         self._shows_computed = shows_computed
+        self._excluded = frozenset(excluded)
         self._makes_column_keys = makes_column_keys
         self._layouts: dict[tuple[LogColumn, ...], BinlogLayout] = {}
         self._newest = shapes[-1].looked_at
@@ -94,7 +96,7 @@ class BinlogTable:
                 layout = BinlogLayout(
                     schema=self._shapes[0].schema(self.key),
                     decoder=RowDecoder(image),
-                    computed=frozenset() if self._shows_computed else self._shapes[0].computed,
+                    computed=frozenset() if self._shows_computed else self._shapes[0].computed - self._excluded,
                 )
                 self._layouts[columns] = layout
                 return layout
