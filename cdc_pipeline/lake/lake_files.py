@@ -34,6 +34,8 @@ IS_NEWER, IS_DELETE = "_cdc_is_newer", "_cdc_is_delete"
 AFTER_ALL = "\U0010ffff"
 """Greater than every version."""
 _DEAD = "cdc_dead_row"
+_STATES = 10_000
+"""How many rows' states are Python objects at once."""
 _WHOLE_NUMBERS = re.compile(r"SMALLINT|INT|BIGINT|DECIMAL\(\d+,0\)")
 _FILE_SCHEME = re.compile("file:/+")
 
@@ -123,10 +125,11 @@ class LakeFiles:
         pairs = f"SELECT {FILE}, explode(rows) AS {ROW} FROM {located}"
         return f"SELECT lake.* FROM {name} AS lake LEFT SEMI JOIN ({pairs}) AS located USING ({FILE}, {ROW})"
 
-    def keep_live(self, views: Views, name: str, sql: str, *, states: bool = False) -> list[dict[str, str]]:
+    def keep_live(self, views: Views, name: str, sql: str, *, states: bool = False) -> Iterator[dict[str, str]]:
         """Computes `sql`, rows of these files, and makes the view `name` of those that no deletion vector deletes.
 
-        With `states` it returns column -> version of each row with a STATE, deleted ones included.
+        With `states` it returns column -> version of each row with a STATE, deleted ones included: an iterator, since
+        a claim of a million rows would need gigabytes for them at once.
         """
         views.keep_sql(name, sql)
         versions = f", collect_list({STATE}.columns) AS states" if states else ""
@@ -141,7 +144,7 @@ class LakeFiles:
             views.name(_DEAD, views.session.createDataFrame(content))
             pairs = f"SELECT {FILE}, explode(rows) AS {ROW} FROM {_DEAD}"
             views.name_sql(name, f"SELECT * FROM {name} LEFT ANTI JOIN ({pairs}) USING ({FILE}, {ROW})")
-        return [dict(state) for row in found.column("states").to_pylist() for state in row] if states else []
+        return _dicts(found.column("states")) if states else iter(())
 
     def vectors(self, paths: Iterable[str]) -> Iterator[tuple[str, BitMap64]]:
         """Yields path and indexes of the deleted rows of each of these files. Reads each vector file once."""
@@ -201,3 +204,11 @@ def _pruned_by(type_: str) -> type | None:
 def _plain(url: str) -> str:
     """Normalises a file URL: Spark writes one slash after `file:` where the store writes three."""
     return _FILE_SCHEME.sub("file:/", url)
+
+
+def _dicts(states: pa.ChunkedArray) -> Iterator[dict[str, str]]:
+    """Yields each map of the lists."""
+    for of_file in states:
+        maps = of_file.values
+        for first in range(0, len(maps), _STATES):
+            yield from map(dict, maps.slice(first, _STATES).to_pylist())
