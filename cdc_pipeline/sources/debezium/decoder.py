@@ -228,7 +228,10 @@ class DebeziumDecoder:
             self._plain[number, layout.name] = PlainTable(layout=layout, memory=memory, watch=watch, alone=self._alone)
 
     def _begins_key_change(self, event: EnvelopeEvent, adding: Adding, layout: Layout) -> bool:
-        """Returns whether the next event is the second one of a key change that `event` begins, or the same delete."""
+        """Returns whether the next event is the second one of a key change that `event` begins, or the same delete.
+
+        False if the second one cannot be read: without headers, only the delete names the old row.
+        """
         following = adding.following()
         if following is None:
             return False
@@ -238,8 +241,9 @@ class DebeziumDecoder:
 
     def _is_key_change(self, event: EnvelopeEvent, following: EnvelopeEvent, layout: Layout) -> bool:
         settings = self._tables.table_of(following)
-        is_of_table = settings is not None and settings.table == layout.table
-        return is_of_table and not layout.schema.is_keyless and is_key_change(event, following)
+        if settings is None or settings.table != layout.table or layout.schema.is_keyless:
+            return False
+        return is_key_change(event, following) and self._layout(following, settings) is not None
 
     def _remembered(self, number: int, name: str, table: TableName) -> PartitionMemory:
         found = self._memory.get((number, name))

@@ -113,6 +113,36 @@ def test_a_create_that_is_replayed_behind_its_delete_brings_no_placeholder(event
     assert events.rows("public.t") == [KEPT]
 
 
+FIELDS = [{"field": name, "type": type_, "optional": True} for name, type_ in (("id", "int32"), ("big", "string"))]
+SCHEMA = {"type": "struct", "fields": [{"field": name, "fields": FIELDS} for name in ("before", "after")]}
+FIRST = envelope("c", 1, after={"id": 1, "big": "b"})
+OLD = envelope("d", 2, before={"id": 1, "big": None})
+
+
+@pytest.mark.parametrize("lines", [[OLD], [OLD, None], [OLD, OLD]], ids=["once", "with a tombstone", "twice"])
+@pytest.mark.parametrize("other_folders", [[], ["1"]])
+def test_the_old_row_goes_at_once_if_the_create_of_its_key_change_cannot_be_read(
+    events: EventFolder, lines: list[Row | None], other_folders: list[str]
+) -> None:
+    """Without headers the create does not name the old row, so its replay would not delete it either."""
+    for folder in other_folders:
+        events.write(f"{folder}/a.jsonl")
+    create = envelope("c", 2, after={"id": 2, "big": PLACEHOLDER, "extra": 1})
+    events.write("0/a.jsonl", {"schema": SCHEMA, "payload": FIRST}, *lines, create)
+    undeclared = replace(events, tables=({"name": "public.t", "id": ["id"]},))
+    undeclared.consume()
+    assert undeclared.rows("public.t") == []
+    assert ["the type of the new column extra" in each["reason"] for each in events.quarantined()] == [True]
+    declared = {"name": "public.t", "columns": {"id": "int", "big": "text", "extra": "int"}, "id": ["id"]}
+    events = replace(events, tables=(declared,))
+    events.consume()
+    decide(events, replayed=True)
+    assert events.rows("public.t") == []
+    events.write("0/a.jsonl", envelope("u", 3, after={"id": 2, "big": "b", "extra": 1}))
+    events.consume()
+    assert events.rows("public.t") == [{"id": 2, "big": "b", "extra": 1}]
+
+
 def decide(events: EventFolder, *, replayed: bool) -> None:
     """Drops every event that waits, or corrects and replays it."""
     run_sql(events.store_url, """UPDATE cdc.quarantine SET payload = replace(payload::text, '\\"x\\"', '1')::json""")

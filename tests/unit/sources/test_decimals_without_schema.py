@@ -83,6 +83,18 @@ def test_a_delete_takes_the_id_of_a_row_whose_other_columns_are_bytes(tmp_path: 
     assert BYTES in found.unfit[0].reason
 
 
+def test_the_old_row_of_a_key_change_goes_if_its_create_without_headers_has_bytes(tmp_path: Path) -> None:
+    halves = [
+        postgres("d", 20, before={"id": 1, "price": None}),
+        postgres("c", 20, after={"id": 2, "price": "Ag==", "big": PLACEHOLDER}),
+    ]
+    for half in halves:
+        half["source"]["version"] = "3.4.0.Final"
+    found = read_events(orders(tmp_path), halves)
+    assert found.changes == [("d", {"id": 1, "price": None})]
+    assert [BYTES in each.reason for each in found.unfit] == [True]
+
+
 @pytest.mark.parametrize("key", [["price"], []], ids=["id", "keyless"])
 def test_a_delete_that_needs_a_column_in_bytes_is_quarantined(key: list[str], tmp_path: Path) -> None:
     rows = [{"id": 1, "price": "Ag=="}, {"id": 2, "price": "1234"}]
