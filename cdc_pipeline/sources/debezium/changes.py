@@ -45,22 +45,14 @@ def changes_of(
     if not layout.schema.key:
         return tuple(_of_keyless(event, layout, alone=alone))
     if event.operation == "d":
-        return _delete(event, layout)
+        return _delete(event, layout, before_it)
     after = event.after
     if after is None:
-        shown = "its document was deleted by then, or capture.mode leaves it out" if lacks_document(event) else ""
+        shown = "its document was deleted by then, or capture.mode leaves it out" if event.lacks_document else ""
         raise Undecodable(f"has no after: {shown or 'the row is missing'}")
     if after.keys() == layout.known_names and is_plain(event, after, layout, before_it=before_it):
         return (Change(operation=Operation.UPDATE if event.operation == "u" else Operation.INSERT, values=after),)
     return shown_changes(event, after, layout, before_it=before_it, alone=alone)
-
-
-def lacks_document(event: EnvelopeEvent) -> bool:
-    """Returns whether an update of MongoDB has no document, which its connector looks up when it reads the update.
-
-    Either the document was deleted by then, and its delete follows, or the connector does not look up any.
-    """
-    return event.after is None and event.source.get("connector") == MONGODB
 
 
 def shown_changes(
@@ -134,9 +126,17 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent) -> bool:
     return any(map(is_placeholder, (second.after or {}).values()))
 
 
-def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
-    """Returns the delete; none for the delete event of a key change, whose create event says everything."""
-    return () if _id_in(event.new_key, layout) is not None else (delete_of(event, layout),)
+def _delete(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | None) -> tuple[Change, ...]:
+    """Returns the delete; none for the delete event of a key change, whose create event says everything.
+
+    Nor for the tombstone right after that. Without it the tombstone deletes the row: compaction may have left nothing
+    else of the key change.
+    """
+    delete = delete_of(event, layout)
+    if _id_in(event.new_key, layout) is None:
+        return (delete,)
+    is_known = before_it is not None and before_it.operation == "d" and delete_of(before_it, layout) == delete
+    return (delete,) if event.is_tombstone and not is_known else ()
 
 
 def delete_of(event: EnvelopeEvent, layout: Layout) -> Change:

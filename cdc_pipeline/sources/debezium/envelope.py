@@ -68,6 +68,19 @@ class EnvelopeEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.operation == "r" or self.source.get("snapshot") not in _NO_SNAPSHOT
 
     @property
+    def is_tombstone(self) -> bool:
+        """Whether the event is a tombstone of a compacted topic, which says nothing but its key."""
+        return self.operation == "d" and self.before is None and "connector" not in self.source
+
+    @property
+    def lacks_document(self) -> bool:
+        """Whether an update of MongoDB has no document, which its connector looks up when it reads the update.
+
+        Either the document was deleted by then, and its delete follows, or the connector does not look up any.
+        """
+        return self.after is None and self.source.get("connector") == MONGODB
+
+    @property
     def old_key(self) -> Fields | None:
         """The old id of a key change, on its create event."""
         return self._key_header(OLD_KEY)

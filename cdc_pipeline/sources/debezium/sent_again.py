@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
-from cdc_pipeline.sources.debezium.changes import Change, delete_of, is_other_half, lacks_document
+from cdc_pipeline.sources.debezium.changes import Change, delete_of, is_other_half
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.tables import Layout
@@ -33,7 +33,7 @@ def why_skipped(
     if keyless and is_repeated(event, memory, in_order=in_order):
         return "row that was sent twice"
     if event.operation == "u":
-        if memory.has_updates and lacks_document(event):
+        if memory.has_updates and event.lacks_document:
             return "update of a document that was deleted by then"
         memory.has_updates = memory.has_updates or event.after is not None
     return None

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.decoding import PLACEHOLDER, Decoding, Json, orders, postgres
+from tests.support.decoding import ORDERS, PLACEHOLDER, Decoding, Json, orders, postgres
 
 COLUMNS = {"id": "int8", "region": "text", "big": "text"}
 
@@ -24,6 +24,35 @@ def test_a_key_change_that_keeps_the_id_is_an_update(partitions: int) -> None:
     (row,) = reader.rows
     assert (row["_cdc_op"], row["region"], row["_cdc_absent"], row.get("big")) == ("u", "us", ["big"], None)
     assert reader.refused == []
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_tombstone_that_compaction_left_of_a_key_change_deletes_the_old_row(
+    partitions: int, *, restarts: bool
+) -> None:
+    """Both events of the key change are gone: a newer record of each key is in the topic."""
+    reader = Decoding(orders(id=["id"], columns=COLUMNS), partitions=partitions, upserts={ORDERS})
+    reader.send(postgres("c", 10, after={"id": 1, "region": "eu", "big": "B"}), key={"id": 1})
+    if restarts:
+        reader.restart()
+    reader.send(None, key={"id": 1}, headers={"__debezium.newkey": json.dumps({"id": 2})})
+    reader.send(postgres("u", 30, after={"id": 2, "region": "us", "big": "B"}), key={"id": 2})
+    assert [(row["_cdc_op"], row["id"]) for row in reader.rows] == [("i", 1), ("d", 1), ("u", 2)]
+    versions = [row["_cdc_version"] for row in reader.rows]
+    assert (versions, reader.skipped, reader.refused) == (sorted(set(versions)), [], [])
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_tombstone_behind_the_delete_of_a_key_change_leaves_the_old_row_for_its_create(partitions: int) -> None:
+    """The create takes what it leaves out from the old row."""
+    reader = Decoding(orders(id=["id"], columns=COLUMNS), partitions=partitions, upserts={ORDERS})
+    reader.send(postgres("c", 10, after={"id": 1, "region": "eu", "big": "B"}), key={"id": 1})
+    before, after = {"id": 1, "region": None, "big": None}, {"id": 2, "region": "eu", "big": PLACEHOLDER}
+    change_key(reader, {"id": 1}, {"id": 2}, before, after)
+    found = [(row["_cdc_op"], row["id"], row.get("_cdc_absent")) for row in reader.rows]
+    assert found == [("i", 1, None), ("d", 1, None), ("m", 2, ["big"])]
+    assert len({row["_cdc_version"] for row in reader.rows[1:]}) == 1
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
