@@ -58,7 +58,8 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
 
 
 def _change_files(source: ChangeFilesSource, settings: Settings, on_step: OnStep) -> "Source":
-    from cdc_pipeline.sources.files.change_folders import ChangeFolders, change_order, table_folders
+    from cdc_pipeline.sources.files.change_folders import ChangeFolders, change_order
+    from cdc_pipeline.sources.files.complete_files import table_folders
     from cdc_pipeline.sources.files.source import FileSource
 
     return FileSource(

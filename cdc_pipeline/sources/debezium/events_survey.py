@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from itertools import count
 
 import msgspec
+import structlog
 
 from cdc_pipeline.errors import SettingsError, SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, Column, TableName, TableSchema, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress
 from cdc_pipeline.types import changed_types, widest
+
+log = structlog.get_logger()
 
 _NO_ID = 0
 
@@ -110,6 +113,21 @@ def stale_tables(
         elif why is not None:
             found[name] = TableStale(why, table=name, expected=expected, remedy=remedy)
     return found
+
+
+def warn_of_late_table(table: TableSettings, *, kind: str, name: str, again: str) -> None:
+    """Warns of a new table: what has its events was read already, and those that were in it are passed over.
+
+    `kind`: topic, stream or folder, and its `name`. `again`: how the rows come once more.
+    """
+    warning = f"the table begins in the middle of its {kind}"
+    log.warning(
+        warning,
+        table=table.name,
+        found=f"{name}, which was read without it so far",
+        expected=f"a {kind} whose events of the table all come later",
+        remedy=f"{again}, or begin it with exported files",
+    )
 
 
 def declared_schema(table: TableSettings) -> TableSchema | None:

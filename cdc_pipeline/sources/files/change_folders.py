@@ -91,6 +91,9 @@ class ChangeFolders:
         left = {folder: of for folder, of in self.folders.items() if of is None or of.table not in tables}
         return replace(self, folders=left)
 
+    def shares_files(self, table: TableName, registered: Collection[TableName]) -> bool:
+        return self.settings.folder_of(table) in map(self.settings.folder_of, registered)
+
     def stream_partitions(self) -> Mapping[int, str]:
         return {_PARTITION: ""}
 
@@ -180,24 +183,6 @@ def _of_json(table: TableSettings) -> SourceError | None:
         expected="an id whose values have one spelling: files have the fields of an object in any order",
         remedy="name other columns in id of pipeline.yml",
     )
-
-
-def table_folders(settings: ChangeFilesSource, tables: Collection[TableSettings]) -> dict[str, TableSettings | None]:
-    """Returns each table by its folder. Only Debezium's events may share a folder: they name their tables.
-
-    Raises SettingsError if two tables have one folder.
-    """
-    folders: dict[str, TableSettings | None] = {}
-    for table in tables:
-        folder = settings.folder_of(table.table)
-        if folder in folders and settings.format != "debezium":
-            raise SettingsError(
-                f"{table.name} and another table have the folder {folder!r} below source.path",
-                expected="one folder per table: such files do not name their table",
-                remedy="write {table} into source.folder in pipeline.yml",
-            )
-        folders[folder] = None if folder in folders else table
-    return folders
 
 
 def change_order(settings: ChangeFilesSource) -> EventOrder:

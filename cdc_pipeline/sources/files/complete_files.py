@@ -1,15 +1,16 @@
-"""Decides which change files are read: by their names, and by the rule that `complete` of the source chooses."""
+"""Decides which change files are read: by folders and names, and by the rule that `complete` of the source chooses."""
 
 import math
 import re
 import time
-from collections.abc import Container
+from collections.abc import Collection, Container
 from datetime import timedelta
 
 import structlog
 
-from cdc_pipeline.errors import ObjectMissing
+from cdc_pipeline.errors import ObjectMissing, SettingsError
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 
 log = structlog.get_logger()
@@ -55,6 +56,24 @@ def folder_of(name: str, folders: Container[str]) -> str | None:
         if above in folders:
             return above
     return None
+
+
+def table_folders(settings: ChangeFilesSource, tables: Collection[TableSettings]) -> dict[str, TableSettings | None]:
+    """Returns each table by its folder. Only Debezium's events may share a folder: they name their tables.
+
+    Raises SettingsError if two tables have one folder.
+    """
+    folders: dict[str, TableSettings | None] = {}
+    for table in tables:
+        folder = settings.folder_of(table.table)
+        if folder in folders and settings.format != "debezium":
+            raise SettingsError(
+                f"{table.name} and another table have the folder {folder!r} below source.path",
+                expected="one folder per table: such files do not name their table",
+                remedy="write {table} into source.folder in pipeline.yml",
+            )
+        folders[folder] = None if folder in folders else table
+    return folders
 
 
 class CompleteFiles:

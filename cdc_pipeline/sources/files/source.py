@@ -46,6 +46,7 @@ class FileSource(EventsAlone):
             order=self.order,
             listed=self.tables,
             progress=known.progress(),
+            registered=registered,
             stream_partitions=self.transport.stream_partitions(),
             transport=self.transport,
             refused=self.transport.check_tables([table for table in self.tables if table.table not in registered]),

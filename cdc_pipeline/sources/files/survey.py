@@ -6,17 +6,17 @@ from datetime import timedelta
 from typing import Protocol
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import PARTITION_NAME, TableName
+from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.events_survey import EventsSurvey
+from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, warn_of_late_table
 from cdc_pipeline.sources.debezium.memory import table_states
 from cdc_pipeline.sources.debezium.partition import Content, LineSource, PartitionLines, SourceLine
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.row_stream import RowStream
 from cdc_pipeline.sources.files.stream import DebeziumStream
-from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
+from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream
 
 
@@ -55,6 +55,11 @@ class FileTransport(Protocol):
         del tables
         return self
 
+    def shares_files(self, table: TableName, registered: Collection[TableName]) -> bool:
+        """Returns whether files that were read for `registered` tables may have events of a new one."""
+        del table, registered
+        return True
+
     def stream_partitions(self) -> Mapping[int, str]:
         """Returns the stream partitions that there are now, each with its name, "" if it is the only one that can be.
 
@@ -75,7 +80,7 @@ class FileTransport(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSurvey(EventsSurvey):
-    """Implements `SourceSurvey`. `progress`: the registered stream partitions.
+    """Implements `SourceSurvey`. `progress`: the registered stream partitions. `registered`: the registered tables.
 
     The files of `refused` tables are not read.
     """
@@ -83,6 +88,7 @@ class FileSurvey(EventsSurvey):
     kind: str
     order: EventOrder
     progress: Mapping[int, PartitionProgress]
+    registered: Mapping[TableName, KnownTable]
     stream_partitions: Mapping[int, str]
     transport: FileTransport
     refused: Mapping[TableName, SourceError]
@@ -101,7 +107,13 @@ class FileSurvey(EventsSurvey):
         return {}
 
     def set_up(self) -> "FileSurvey":
-        """Creates nothing: the files do not belong to the pipeline."""
+        """Creates nothing: the files do not belong to the pipeline. Warns of a new table in a folder that was read."""
+        numbers = [number for number, place in self.progress.items() if decode_position(place.offset or "0")]
+        for table in self.listed if numbers else ():
+            is_new = table.table not in self.registered and table.table not in self.refused
+            if is_new and self.transport.shares_files(table.table, self.registered):
+                name = self.stream_partitions.get(min(numbers)) or "the folder"
+                warn_of_late_table(table, kind="folder", name=name, again="have the table's rows sent again")
         return self
 
     def open(self, start: StreamStart) -> ChangeStream:

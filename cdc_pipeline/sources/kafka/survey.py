@@ -12,7 +12,13 @@ from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
+from cdc_pipeline.sources.debezium.events_survey import (
+    EventsSurvey,
+    numbered_partitions,
+    read_together,
+    stale_tables,
+    warn_of_late_table,
+)
 from cdc_pipeline.sources.kafka.opening import SINCE, TOPIC, ReadPartition, open_stream
 from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name, topic_of
@@ -136,13 +142,7 @@ class TopicSurvey(EventsSurvey):
         for table in self.listed:
             for name in sorted(read.intersection(self.topics_of.get(table.table, ()))):
                 if table.table not in self.registered:
-                    log.warning(
-                        "the table begins in the middle of its topic",
-                        table=table.name,
-                        found=f"{name}, which was read without it so far",
-                        expected="a topic whose events of the table all come later",
-                        remedy=f"{_AGAIN}, or begin it with exported files",
-                    )
+                    warn_of_late_table(table, kind="topic", name=name, again=_AGAIN)
         return self
 
     def open(self, start: StreamStart) -> KafkaStream:

@@ -8,8 +8,14 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName
-from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
+from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName, decode_position
+from cdc_pipeline.sources.debezium.events_survey import (
+    EventsSurvey,
+    numbered_partitions,
+    read_together,
+    stale_tables,
+    warn_of_late_table,
+)
 from cdc_pipeline.sources.kinesis.kept import SurveyedShard, reached
 from cdc_pipeline.sources.kinesis.opening import STREAM, ReadShard, open_shards
 from cdc_pipeline.sources.kinesis.shards import ShardStream, place_of, shard_name, shards_by_stream
@@ -26,10 +32,8 @@ from cdc_pipeline.sources.known import (
 if TYPE_CHECKING:
     from cdc_pipeline.sources.kinesis.source import ShardSource
 
-_NEW_LAKE = (
-    "have the table's rows sent again (a snapshot of Debezium, a full load of AWS DMS), and read the stream with"
-    " begin: kept under another pipeline name and lake"
-)
+_AGAIN = "have the table's rows sent again (a snapshot of Debezium, a full load of AWS DMS)"
+_NEW_LAKE = f"{_AGAIN}, and read the stream with begin: kept under another pipeline name and lake"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,13 @@ class ShardSurvey(EventsSurvey):
         return {} if stream is None else {stream.name: stream.identity}
 
     def set_up(self) -> "ShardSurvey":
-        """Creates nothing: the streams do not belong to the pipeline."""
+        """Creates nothing: the streams do not belong to the pipeline. Warns of a new table in one that was read."""
+        for table in self.listed:
+            name = self.stream_of[table.table]
+            places = self._registered_shards.get(name, {}).values()
+            is_read = any(decode_position(place.offset or "0") for place in places)
+            if is_read and table.table not in self.registered and self._is_live(table.table):
+                warn_of_late_table(table, kind="stream", name=name, again=_AGAIN)
         return self
 
     def open(self, start: StreamStart) -> ShardsStream:

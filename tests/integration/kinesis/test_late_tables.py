@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import SourceError, StreamMoved
 from cdc_pipeline.operations.source_setup.sharing import Membership
@@ -63,3 +64,25 @@ def test_a_stream_of_several_tables_is_not_read_until_all_are_registered(feed: S
         together.go_on()
     together.consume()
     assert together.notes(RETURNS) == {1: "first"}
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("name", ["shop", "{schema}.{table}"])
+def test_a_new_table_in_a_stream_that_is_read_already_is_warned_of(
+    feed: ShardFeed, name: str, *, is_read: bool
+) -> None:
+    both = replace(feed, source={"stream": name})
+    alone = replace(both, tables=declared(ORDERS))
+    for table in (ORDERS, RETURNS):
+        feed.streams.put("shop" if name == "shop" else table, debezium_event(table, 1, "first"))
+    alone.set_up()
+    if is_read:
+        alone.go_on()
+    with capture_logs() as logs:
+        for _ in range(2):
+            both.consume()
+    found = [(each["table"], each["found"]) for each in logs if "begins in the middle" in each["event"]]
+    is_passed_over = is_read and name == "shop"
+    warned = (f"shop.{RETURNS}", "shop, which was read without it so far")
+    assert found == ([warned] if is_passed_over else [])
+    assert both.notes(RETURNS) == ({} if is_passed_over else {1: "first"})
