@@ -15,6 +15,7 @@ Each component comes from data. It is encoded reversibly to [A-Za-z0-9_.-] and !
 database shares a folder with a stream.
 """
 
+from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
 from cdc_pipeline.errors import UsageError
@@ -27,6 +28,7 @@ DATALAKE = "datalake"
 WARM_UPS = f"{STAGING_AREA}/.warm-up"
 MAX_COMPONENT_BYTES = 200
 _ESCAPE = "!"
+_REPAIR = "repair-"
 
 
 def encode_component(component: str) -> str:
@@ -53,6 +55,16 @@ def table_prefix(area: str, table: TableName) -> str:
 
 def slice_key(table: TableName, stream_partition: int, file_name: str) -> str:
     return f"{table_prefix(CDC_EVENT, table)}/{stream_partition}/{file_name}"
+
+
+def repair_folder(boundary_id: int) -> str:
+    """Returns the folder that holds the late slice of a repair within its stream partition."""
+    return f"{_REPAIR}{boundary_id}"
+
+
+def is_of_repair(slice_path: str) -> bool:
+    """Returns whether the slice is the late slice of a repair."""
+    return PurePosixPath(slice_path).parent.name.startswith(_REPAIR)
 
 
 def owner_key(table: TableName) -> str:

@@ -17,6 +17,7 @@ import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
+from cdc_pipeline.areas import repair_folder
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, UsageError
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
@@ -144,7 +145,7 @@ class Repair:
             found, copy = self._found(lake_table, held, version)
             rows = _events(found, lake_table.schema, held.version, held.time)
             if found.num_rows:
-                row, folder = self.work.store.tables.table(table), f"repair-{boundary.boundary_id}"
+                row, folder = self.work.store.tables.table(table), repair_folder(boundary.boundary_id)
                 late = self.late_slices.write(row, _STREAM_PARTITION, folder, rows, lake_table.schema)
                 while number is None:
                     may_be_decided = False  # also after a round in which another file took the position

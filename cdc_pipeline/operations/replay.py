@@ -154,7 +154,7 @@ class Replay:
             changed = _changed_types(in_lake, decoded.schema)
             if changed:
                 refused |= dict.fromkeys(decoded.fitting, changed)
-            elif decoded.fitting:
+            elif decoded.fitting or decoded.rows.num_rows:
                 number = self._register(table, ready[0].stream_partition, decoded, lease, keeper)
                 numbers |= dict.fromkeys(decoded.fitting, number)
         return [
@@ -169,8 +169,11 @@ class Replay:
     def _register(
         self, table: SourceTable, stream_partition: int, decoded: DecodedEvents, lease: Lease, keeper: LeaseKeeper
     ) -> int:
-        """Registers a late slice of the events that fit; returns its number."""
-        folder = f"replay-{decoded.fitting[0]}"
+        """Registers a late slice of the events that fit, and of what can be applied of others; returns its number.
+
+        If no event fits, and the same rows were registered before, returns the number that they have.
+        """
+        folder = f"replay-{next(iter((*decoded.fitting, *decoded.refused)))}"
         late = self.late_slices.write(table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting)
         number = None
         while number is None:

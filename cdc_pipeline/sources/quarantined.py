@@ -34,8 +34,8 @@ class QuarantinedText(Protocol):
 class DecodedEvents:
     """Decoded events that have the same columns.
 
-    `fitting`: quarantine ids of the events that `rows` holds. `refused`: why each other event cannot become a row, by
-    quarantine id.
+    `fitting`: quarantine ids of the events that `rows` holds. `refused`: why each other event waits on, by quarantine
+    id. `rows` may hold what part of a refused event can already be applied, as often as it is replayed: a delete.
     """
 
     schema: TableSchema

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Text, any_, cast, false, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from cdc_pipeline.areas import is_of_repair
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import OfStream, as_record
@@ -170,7 +171,7 @@ class Quarantine(OfStream):
                 check_tombstone_horizons([new], {new.table_id: table.horizon})
             number = table.next_slice_number
             _insert_late(connection, new, boundary, late.slice_id, number)
-            if not late.events:  # it is the late slice of a repair, and its registration ends the repair
+            if is_of_repair(new.path):  # its registration ends the repair
                 connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(under_repair=False))
             decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number

@@ -121,25 +121,30 @@ def _decode_lines(
     columns: Sequence[Column],
     stream_partitions: Collection[int],
 ) -> list[DecodedEvents]:
-    """Decodes each line. An event keeps the version that it had when it was quarantined."""
+    """Decodes each line. An event keeps the version that it had when it was quarantined.
+
+    A refused event may have a row: the delete of the old row of a key change whose new row does not fit.
+    """
     settings = next(listed for listed in source.tables if listed.table == table.name)
     schemas = {} if table.schema is None else {table.name: table.schema}
     tables = DebeziumTables(source.tables, schemas, columns={table.name: columns})
     parts: dict[TableSchema, DecodedEvents] = {}
-    fitting = defaultdict[TableSchema, list[pa.Table]](list)
+    applicable = defaultdict[TableSchema, list[pa.Table]](list)
     for group, found in _taken(source, tables, entries, stream_partitions):
         schema, rows, why = _found_rows(found, settings)
         rows = _with_version(rows, group[-1].version)
-        if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < table.horizon:
+        is_late = bool(rows.num_rows) and pc.min(rows[VERSION]).as_py() < table.horizon
+        if is_late and not why:
             why = f"it is too late: older than {table.horizon}, below which tombstones may be gone"
         part = parts.setdefault(schema, DecodedEvents(schema=schema, rows=rows.slice(0, 0)))
         quarantine_ids = [entry.quarantine_id for entry in group]
+        if rows.num_rows and not is_late:
+            applicable[schema].append(rows)
         if why:
             part.refused |= dict.fromkeys(quarantine_ids, why)
         else:
-            fitting[schema].append(rows)
             part.fitting += quarantine_ids
-    for schema, of_schema in fitting.items():
+    for schema, of_schema in applicable.items():
         parts[schema].rows = pa.concat_tables(of_schema)
     return list(parts.values())
 
@@ -203,16 +208,17 @@ def _raw_line(entry: QuarantinedText) -> RawLine:
 
 
 def _found_rows(found: Sequence[TableEvents], settings: TableSettings) -> tuple[TableSchema, pa.Table, str]:
-    """Returns a line's schema and rows, and why they cannot be applied ("" if they can)."""
+    """Returns a line's schema, the rows that can be applied, and why it cannot be applied as a whole ("" if it can)."""
     nothing = TableSchema(columns=(), key=())
     if not found:
         return nothing, event_schema(nothing).empty_table(), "it is no event of a listed table"
     (events,) = found
     why = next((unfit.reason for unfit in events.unfit), "")
-    if not why and events.table != settings.table:
-        why = f"it is an event of {events.table}"
-    if not why and settings.truncate == "ignore" and Operation.TRUNCATE in events.rows[OPERATION].to_pylist():
+    if events.table != settings.table:
+        return events.schema, events.rows.slice(0, 0), why or f"it is an event of {events.table}"
+    if settings.truncate == "ignore" and Operation.TRUNCATE in events.rows[OPERATION].to_pylist():
         why = "pipeline.yml ignores truncates of the table: drop it"
+        return events.schema, events.rows.slice(0, 0), why
     return events.schema, events.rows, why
 
 

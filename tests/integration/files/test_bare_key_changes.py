@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.metadata_store.states import QuarantineState
-from tests.support.event_files import EventFolder
+from cdc_pipeline.record import TableName
+from tests.support.event_files import EventFolder, events_of
 from tests.support.streams import run_sql
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -141,6 +142,33 @@ def test_the_old_row_goes_at_once_if_the_create_of_its_key_change_cannot_be_read
     events.write("0/a.jsonl", envelope("u", 3, after={"id": 2, "big": "b", "extra": 1}))
     events.consume()
     assert events.rows("public.t") == [{"id": 2, "big": "b", "extra": 1}]
+
+
+def test_a_key_change_that_is_refused_by_every_replay_deletes_its_old_row_once(events: EventFolder) -> None:
+    """Each of its replays is alone, and a killed repair of the table remains one."""
+    create = envelope("c", 2, after={"id": 2, "n": "x", "big": PLACEHOLDER})
+    headers = {"__debezium.oldkey": json.dumps({"id": 1})}
+    events.write("0/a.jsonl", INSERT, {"key": {"id": 2}, "value": create, "headers": headers})
+    replace(events, tables=({"name": "public.t", "id": ["id"]},)).consume()
+    events.consume()
+    with events.opened() as pipeline:
+        waiting = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
+        assert [each.why for each in pipeline.replay().run(waiting[:1])] == [""]
+        table = pipeline.store.tables.table(TableName.parse("shop.public.t"))
+        with pipeline.table_work.leased(table.table_id) as (lease, _):
+            pipeline.store.tables.begin_repair(lease)
+    assert events.rows("public.t") == [{"id": 1, "n": 1, "big": "b"}]
+    for _ in range(2):
+        with events.opened() as pipeline:
+            (outcome,) = pipeline.replay().run(waiting[1:])
+            assert (outcome.state, "value of n" in outcome.why) == (QuarantineState.WAITING, True)
+            assert [row["_cdc_op"] for row in events_of(pipeline, table.name)] == ["i", "d"]
+            assert pipeline.store.tables.table(table.name).under_repair
+    assert events.rows("public.t") == []
+    events.write("0/a.jsonl", UPDATE)
+    events.consume()
+    decide(events, replayed=True)
+    assert events.rows("public.t") == [KEPT]
 
 
 def decide(events: EventFolder, *, replayed: bool) -> None:

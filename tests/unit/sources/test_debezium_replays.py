@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.known import KnownTable
@@ -15,20 +16,23 @@ INSERT = postgres("c", 10, after={"id": 1, "n": 1, "big": "b"})
 DELETE = postgres("d", 20, before={"id": 1, "n": None, "big": None})
 CREATE = postgres("c", 20, after={"id": 2, "n": 1, "big": PLACEHOLDER})
 UPDATE = postgres("u", 30, after={"id": 2, "n": 5, "big": PLACEHOLDER})
-TABLE = orders(id=("id",), columns={"id": "int8", "n": "int4", "big": "text"})
+SETTINGS: Json = {"id": ("id",), "columns": {"id": "int8", "n": "int4", "big": "text"}}
+TABLE = orders(**SETTINGS)
 
 
 def kept(number: int, event: Json) -> KeptText:
     payload = {"_cdc_line": json.dumps(event), "_cdc_file": "f", "_cdc_line_number": str(number)}
-    version = encode_place(event["source"]["lsn"], number)
+    version = encode_place(event.get("value", event)["source"]["lsn"], number)
     unfit = UnfitEvent(stream_partition=0, version=version, commit_position=0, column="", payload=payload, reason="")
     return KeptText(quarantine_id=number, event=unfit)
 
 
-def replayed(*events: Json, partitions: int = 1) -> tuple[list[Any], dict[int, str]]:
+def replayed(
+    *events: Json, partitions: int = 1, horizon: str = "", table: TableSettings = TABLE
+) -> tuple[list[Any], dict[int, str]]:
     """What the quarantined events give: operation, id and the text that may be left out; and which of them wait."""
-    known = KnownTable(name=ORDERS, source_id=0, key=("id",), published_as="", schema=None)
-    source = EventsAlone(stream="shop", kind="debezium_files", tables=(TABLE,))
+    known = KnownTable(name=ORDERS, source_id=0, key=("id",), published_as="", schema=None, horizon=horizon)
+    source = EventsAlone(stream="shop", kind="debezium_files", tables=(table,))
     entries = [kept(number, event) for number, event in enumerate(events)]
     found = source.decode_quarantined(known, entries, columns=(), stream_partitions=range(partitions))
     rows = [row for decoded in found for row in decoded.rows.to_pylist()]
@@ -60,6 +64,32 @@ def test_a_create_alone_brings_no_placeholder() -> None:
 def test_a_delete_is_applied_if_the_create_of_its_key_change_does_not_fit() -> None:
     rows, refused = replayed(DELETE, {**CREATE, "after": {"id": 2, "n": "x", "big": PLACEHOLDER}})
     assert (rows, list(refused)) == ([("d", 1, None, None)], [1])
+
+
+@pytest.mark.parametrize("events", [1, 2])
+def test_the_old_row_is_deleted_if_a_replayed_key_change_does_not_fit(events: int) -> None:
+    """Only the source's correction of the new row may follow, and it names the new id alone."""
+    after = {"id": 2, "n": "x", "big": "b"}
+    changes: list[Json] = [postgres("u", 20, before={"id": 1, "n": 1, "big": "b"}, after=after)]
+    if events == 2:
+        first, second = ({f"__debezium.{name}key": json.dumps({"id": id_})} for name, id_ in (("new", 2), ("old", 1)))
+        changes = [{"key": {"id": 1}, "value": DELETE, "headers": first}]
+        changes += [{"key": {"id": 2}, "value": {**CREATE, "after": after}, "headers": second}]
+    rows, refused = replayed(INSERT, *changes)
+    assert (rows, list(refused)) == ([INSERTED, ("d", 1, None, None)], [len(changes)])
+    assert replayed(*changes[-1:])[0] == [("d", 1, None, None)]
+
+
+def test_a_refused_key_change_below_the_horizon_deletes_nothing() -> None:
+    """Tombstones below it may be gone, so the delete could hide nothing, or would come after a newer row."""
+    change = postgres("u", 20, before={"id": 1, "n": 1, "big": "b"}, after={"id": 2, "n": "x", "big": "b"})
+    assert replayed(change, horizon=encode_place(30, 0))[0] == []
+    assert replayed(change, horizon=encode_place(20, 0))[0] == [("d", 1, None, None)]
+
+
+def test_an_ignored_truncate_empties_nothing() -> None:
+    rows, refused = replayed(INSERT, postgres("t", 20), table=orders(**SETTINGS, truncate="ignore"))
+    assert (rows, refused) == ([INSERTED], {1: "pipeline.yml ignores truncates of the table: drop it"})
 
 
 def test_deletes_beside_each_other_are_none_of_them_lost() -> None:
