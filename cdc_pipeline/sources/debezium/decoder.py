@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import Operation, TableName
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change
 from cdc_pipeline.sources.debezium.connector_checks import TableWatch
@@ -25,7 +25,9 @@ from cdc_pipeline.sources.debezium.sent_again import (
     begin_place,
     changes_again,
     version_elsewhere,
+    versions_aside,
     why_skipped,
+    without_done,
 )
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
@@ -34,7 +36,6 @@ from cdc_pipeline.sources.protocol import TableEvents
 log = structlog.get_logger()
 
 _MOST_NOTES = 100
-_DELETING = (Operation.DELETE, Operation.TRUNCATE)
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +104,7 @@ class DebeziumDecoder:
         adding = Adding(number, parts)
         adding.touched[0].update(self._inherited.pop(number, {}))
         while isinstance(refused := attempt(partial(self._add_lines, adding)), LineRefused):
-            self._keep_aside(number, adding.lines[adding.place], adding.commit_positions[adding.place], refused)
+            self._keep_aside(adding, refused)
             adding.go_on()
         return [
             Decoded(commit_time=adding.last_time(part), last_position=touched, skipped=skipped)
@@ -203,14 +204,14 @@ class DebeziumDecoder:
         placed, earlier = self._taken.run_of(layout), ""
         if own <= before and not self._alone and not self._sequence_by:  # the last event may be sent again, too
             earlier = version_elsewhere(event, own, raw.place, before_it) if own < before else ""
-            changes = changes_again(event, changes, layout, memory, adding.following)
+            again = changes_again(event, changes, layout, memory, adding.following)
+            changes = without_done(again, earlier, memory.horizon.version)
         else:
             begin_place(event, changes, layout, memory)
+        if earlier:
+            placed.deletes_at[raw.place] = earlier
         for change in changes:
-            is_early = earlier and change.operation in _DELETING
-            if not is_early or earlier >= memory.horizon.version:
-                chosen = earlier if is_early else version
-                placed.add(change, event, raw, chosen, adding.commit_positions[adding.place])
+            placed.add(change, event, raw, version, adding.commit_positions[adding.place])
         return None
 
     def _why_skipped(
@@ -264,31 +265,29 @@ class DebeziumDecoder:
             self._watches[layout.name].look(event, layout)
         return layout
 
-    def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
-        """Quarantines the line at its table, or at the first listed table if neither line nor file names one."""
+    def _keep_aside(self, adding: Adding, why: LineRefused) -> None:
+        """Quarantines the next line at its table, or at the first listed table if neither line nor file names one."""
+        number, line = adding.number, adding.lines[adding.place]
         settings = None if line.event is None else attempt(partial(self._tables.table_of, line.event))
         named = settings.table if isinstance(settings, TableSettings) else why.table
         table = named or self._tables.without_name(number)
         if isinstance(why, TableRefused) and (table, str(why)) not in self._noted and len(self._noted) < _MOST_NOTES:
             self._noted.add((table, str(why)))
             log.error("the table's lines are quarantined", table=str(table), file=line.raw.file, reason=str(why))
+        versions = "", ""  # with `sequence_by`, only the line's content gives a version
+        if not self._sequence_by:
+            memory = self._remembered(number, str(table), table)
+            before_it = None if self._alone else adding.preceding() or memory.event
+            versions = versions_aside(line, memory.position, before_it, alone=self._alone)
         event = unfit_line(
             line.raw,
             stream_partition=number,
-            version=self._version_aside(number, table, line) if why.version is None else why.version,
-            commit_position=commit_position,
+            versions=versions if why.version is None else (why.version, versions[1]),
+            commit_position=adding.commit_positions[adding.place],
             column="",
             reason=str(why),
         )
         self._taken.unfit.append((table, event))
-
-    def _version_aside(self, number: int, table: TableName, line: Line) -> str:
-        """Returns the version of a quarantined line, "" if only the line's content would give it."""
-        if self._sequence_by:
-            return ""
-        own = 0 if line.event is None else attempt(partial(source_position, line.event))
-        known = self._remembered(number, str(table), table).position
-        return encode_place(known if isinstance(own, LineRefused) else max(known, own), line.raw.place)
 
 
 def _reached(position: str, horizon: str) -> PartitionMemory:

@@ -18,7 +18,7 @@ from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import refuse_changed_types
 from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine, debezium_content
-from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
+from cdc_pipeline.sources.debezium.rows import DELETES_AT, DELETING, FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.written_position import START, position_in_order
 from cdc_pipeline.sources.files.partition_files import RawLine
@@ -132,7 +132,7 @@ def _decode_lines(
     applicable = defaultdict[TableSchema, list[pa.Table]](list)
     for group, found in _taken(source, tables, entries, stream_partitions):
         schema, rows, why = _found_rows(found, settings)
-        rows = _with_version(rows, group[-1].version)
+        rows = _with_version(rows, group[-1], table.horizon)
         is_late = bool(rows.num_rows) and pc.min(rows[VERSION]).as_py() < table.horizon
         if is_late and not why:
             why = f"it is too late: older than {table.horizon}, below which tombstones may be gone"
@@ -222,8 +222,16 @@ def _found_rows(found: Sequence[TableEvents], settings: TableSettings) -> tuple[
     return events.schema, events.rows, why
 
 
-def _with_version(rows: pa.Table, version: str) -> pa.Table:
-    if not version:
+def _with_version(rows: pa.Table, entry: QuarantinedText, horizon: str) -> pa.Table:
+    """Returns the rows with the version of their line. What a line that was sent again deletes has an older one.
+
+    Below the horizon that was deleted before, so it is left out.
+    """
+    if not entry.version:
         return rows
+    deletes_at = entry.payload.get(DELETES_AT) or entry.version
+    deletes = pc.is_in(rows[OPERATION], pa.array(DELETING, pa.string()))
+    versions = pc.if_else(deletes, pa.scalar(deletes_at), pa.scalar(entry.version))
     column = rows.schema.get_field_index(VERSION)
-    return rows.set_column(column, rows.schema.field(VERSION), pa.array([version] * rows.num_rows, pa.string()))
+    rows = rows.set_column(column, rows.schema.field(VERSION), versions)
+    return rows.filter(pc.invert(deletes)) if deletes_at < min(horizon, entry.version) else rows

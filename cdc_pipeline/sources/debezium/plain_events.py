@@ -73,6 +73,10 @@ class Adding:
         rest = range(self.place + 1, self.ends[self._parts[self.place]])
         return next((found for line in rest if (found := self.lines[line].event) is not None), None)
 
+    def preceding(self) -> EnvelopeEvent | None:
+        """Returns the event before the next line, None if no line before it has one."""
+        return next((found for line in reversed(self.lines[: self.place]) if (found := line.event) is not None), None)
+
     def last_time(self, part: int) -> int | None:
         """Returns the commit time of a part's last line that has one."""
         first = self.ends[part - 1] if part else 0

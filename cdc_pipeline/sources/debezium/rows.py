@@ -23,9 +23,14 @@ from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.types import parse_debezium
 
 LINE, FILE, LINE_NUMBER = "_cdc_line", "_cdc_file", "_cdc_line_number"
-"""Keys of a quarantined line's payload: the whole line, its file and its line number. There are no other keys."""
+"""Keys of a quarantined line's payload: the whole line, its file and its line number."""
+DELETES_AT = "_cdc_deletes_at"
+"""Key for the version of what the line deletes, if it is older than the line's. There are no other keys."""
 LINE_ESCAPED = "_cdc_line_escaped"
 """Key in place of LINE for a line with NUL or invalid UTF-8, which PostgreSQL does not accept: Python's escapes."""
+DELETING = (Operation.DELETE, Operation.TRUNCATE)
+Versions = tuple[str, str]
+"""Of a quarantined line, and of what it deletes; "" if that is not older."""
 _INT8 = 1 << 63
 
 
@@ -40,7 +45,8 @@ class PlacedChanges:
     """Changes of one table under one layout, with their lines and versions: a list per field, an item per change.
 
     `values`, `absent`, `old_ids`: as in `Change`. `commit_times`: in microseconds since 1970. If a line gives two
-    changes, both have the same version, unless the line is sent again: then the delete has its older place in the log.
+    changes, both have the same version. `deletes_at`: by the place of a line that is sent again, the older version that
+    its delete or truncate gets.
     """
 
     operations: list[Operation] = field(default_factory=list)
@@ -52,6 +58,14 @@ class PlacedChanges:
     transactions: list[int | None] = field(default_factory=list)
     commit_positions: list[int] = field(default_factory=list)
     lines: list[SourceLine] = field(default_factory=list)
+    deletes_at: dict[int, str] = field(default_factory=dict)
+
+    def row_versions(self) -> list[str]:
+        """Returns the version of each change's row."""
+        early, found = self.deletes_at, zip(self.operations, self.lines, self.versions, strict=True)
+        if not early:
+            return self.versions
+        return [early.get(line.place, version) if of in DELETING else version for of, line, version in found]
 
     def add(self, change: Change, event: EnvelopeEvent, line: SourceLine, version: str, commit_position: int) -> None:
         self.operations.append(change.operation)
@@ -88,9 +102,9 @@ class PlacedChanges:
     def of_lines(self, places: Collection[int]) -> Self:
         """Returns the changes of the lines at these places."""
         chosen = [line.place in places for line in self.lines]
-        return type(self)(
-            **{each.name: list(compress(getattr(self, each.name), chosen)) for each in dataclasses.fields(self)}
-        )
+        lists = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "deletes_at"}
+        of_lines = {name: list(compress(items, chosen)) for name, items in lists.items()}
+        return type(self)(**of_lines, deletes_at=self.deletes_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +188,7 @@ def _unfit(placed: PlacedChanges, row: int, stream_partition: int, misfit: _Misf
     return unfit_line(
         placed.lines[row],
         stream_partition=stream_partition,
-        version=placed.versions[row],
+        versions=(placed.versions[row], placed.deletes_at.get(placed.lines[row].place, "")),
         commit_position=placed.commit_positions[row],
         column=misfit.column,
         reason=misfit.reason,
@@ -195,9 +209,10 @@ def only_unfit(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
 
 
 def unfit_line(
-    line: SourceLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
+    line: SourceLine, *, stream_partition: int, versions: Versions, commit_position: int, column: str, reason: str
 ) -> UnfitEvent:
     """Returns the whole line as an unfit event, with texts that every store can hold."""
+    version, deletes_at = versions
     return UnfitEvent(
         stream_partition=stream_partition,
         version=version,
@@ -208,6 +223,7 @@ def unfit_line(
             **_line_payload(line.text),
             FILE: line.file,
             LINE_NUMBER: str(line.number),
+            **({DELETES_AT: deletes_at} if deletes_at else {}),
         },
     )
 
@@ -247,7 +263,7 @@ def _typed(placed: PlacedChanges, layout: Layout) -> tuple[pa.Table, dict[int, _
         columns[name] = _column(name, column.name, old, layout, misfits, moved)
     own = (
         pa.array(operations, pa.string()),
-        pa.array(placed.versions, pa.string()),
+        pa.array(placed.row_versions(), pa.string()),
         pa.array(placed.commit_times, pa.int64()).cast(pa.timestamp("us", "UTC")),
         pa.array(placed.transactions, pa.int64()),
         pa.array([absent or None for absent in placed.absent], pa.list_(pa.string())),

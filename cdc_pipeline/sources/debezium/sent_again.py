@@ -2,12 +2,16 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.changes import Change, delete_of, is_other_half
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.one_line import attempt
+from cdc_pipeline.sources.debezium.partition import Line
+from cdc_pipeline.sources.debezium.rows import DELETING, Versions
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 
@@ -103,6 +107,25 @@ def version_elsewhere(event: EnvelopeEvent, own: int, place: int, before_it: Env
     if before_it is not None and before_it.operation == "d" and source_position(before_it) == own:
         return ""  # both halves of a key change are here, so the order of the lines decides
     return encode_place(own, place)
+
+
+def without_done(changes: tuple[Change, ...], earlier: str, horizon: str) -> tuple[Change, ...]:
+    """Returns the changes without what deletes at a version `earlier` below the horizon: that was done before."""
+    is_done = earlier and earlier < horizon
+    return tuple(each for each in changes if each.operation not in DELETING) if is_done else changes
+
+
+def versions_aside(line: Line, known: int, before_it: EnvelopeEvent | None, *, alone: bool) -> Versions:
+    """Returns the version of a line that is quarantined, and as `version_elsewhere` that of what it deletes.
+
+    `known`: the position that its stream partition has reached.
+    """
+    place, event = line.raw.place, line.event
+    own = None if event is None else attempt(partial(source_position, event))
+    if event is None or not isinstance(own, int):
+        return encode_place(known, place), ""
+    is_again = own < known and not alone
+    return encode_place(max(known, own), place), version_elsewhere(event, own, place, before_it) if is_again else ""
 
 
 def changes_again(
