@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, Ro
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
 from cdc_pipeline.sources.debezium.plain_events import Adding, Part, PlainTable
-from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
+from cdc_pipeline.sources.debezium.rows import ALONE, TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.sent_again import (
     begin_place,
     changes_again,
@@ -146,7 +147,8 @@ class DebeziumDecoder:
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """Returns the events that were added since the last call: rows in the order of the lines, then unfit lines."""
         taken, self._taken = self._taken, TakenLines()
-        return taken.events(number)
+        found = taken.events(number)
+        return tuple(map(_noted_alone, found)) if self._alone else found
 
     def _add_lines(self, adding: Adding) -> LineRefused | None:
         """Adds the lines from `adding.place` on. Raises or returns LineRefused for one that has to be quarantined."""
@@ -288,6 +290,12 @@ class DebeziumDecoder:
             reason=str(why),
         )
         self._taken.unfit.append((table, event))
+
+
+def _noted_alone(events: TableEvents) -> TableEvents:
+    """Returns the events with a note for the replay beside each quarantined line that may be of a keyless table."""
+    noted = tuple(replace(each, payload={**each.payload, ALONE: "true"}) for each in events.unfit)
+    return replace(events, unfit=noted) if events.schema.is_keyless else events
 
 
 def _reached(position: str, horizon: str) -> PartitionMemory:

@@ -18,7 +18,7 @@ from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import refuse_changed_types
 from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine, debezium_content
-from cdc_pipeline.sources.debezium.rows import DELETES_AT, DELETING, FILE, LINE_NUMBER, line_in
+from cdc_pipeline.sources.debezium.rows import ALONE, DELETES_AT, DELETING, FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.written_position import START, position_in_order
 from cdc_pipeline.sources.files.partition_files import RawLine
@@ -152,7 +152,10 @@ def _decode_lines(
 def _taken(
     source: EventsAlone, tables: DebeziumTables, entries: Iterable[QuarantinedText], stream_partitions: Collection[int]
 ) -> Iterator[tuple[list[QuarantinedText], Sequence[TableEvents]]]:
-    """Yields quarantined lines with their events: each line alone, but those of a key change together if they fit."""
+    """Yields quarantined lines with their events: each line alone, but those of a key change together if they fit.
+
+    A line that was quarantined while the stream had one partition is judged as it was then.
+    """
     watches = defaultdict[str, TableWatch](TableWatch)
     waiting = deque(_groups(source, entries))
     while waiting:
@@ -162,6 +165,7 @@ def _taken(
             tables=tables,
             sequence_by=source.sequence_by,
             last_position={number: {} for number in stream_partitions},
+            alone=len(stream_partitions) == 1 or ALONE in group[0][0].payload,
             watches=watches,
             replayed=True,
         )

@@ -1,16 +1,18 @@
 """Quarantined lines of Debezium's events without headers, decoded again, when the lines between them are not known."""
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
+from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import UnfitEvent
-from tests.support.decoding import ORDERS, PLACEHOLDER, Json, KeptText, orders, postgres
+from tests.support.decoding import ORDERS, PLACEHOLDER, Decoding, Json, KeptText, orders, postgres
 
 INSERT = postgres("c", 10, after={"id": 1, "n": 1, "big": "b"})
 DELETE = postgres("d", 20, before={"id": 1, "n": None, "big": None})
@@ -90,6 +92,31 @@ def test_a_refused_key_change_below_the_horizon_deletes_nothing() -> None:
 def test_an_ignored_truncate_empties_nothing() -> None:
     rows, refused = replayed(INSERT, postgres("t", 20), table=orders(**SETTINGS, truncate="ignore"))
     assert (rows, refused) == ([INSERTED], {1: "pipeline.yml ignores truncates of the table: drop it"})
+
+
+def with_schema(event: Json) -> Json:
+    row = event["before"] or event["after"]
+    fields = [{"field": name, "type": "string" if name == "w" else "int64"} for name in row]
+    return {"schema": {"fields": [{"field": "after", "fields": fields}]}, "payload": event}
+
+
+@pytest.mark.parametrize(("partitions", "then", "is_found"), [(1, 1, False), (1, 2, False), (2, 2, True)])
+def test_an_old_row_without_a_column_is_judged_by_the_partitions_that_the_stream_had(
+    partitions: int, then: int, *, is_found: bool
+) -> None:
+    """In several, the event may be older than the column; in one, the column was dropped, and the row has its value."""
+    reader, before, after = Decoding(orders(), partitions=partitions), {"v": 1}, {"v": 3 << 70}
+    reader.send(with_schema(postgres("c", 10, after={"v": 1, "w": "y"})))
+    reader.send(with_schema(postgres("u", 20, before=before, after=after)))
+    (unfit,) = [unfit for events in reader.events for unfit in events.unfit]
+    payload = {name: str(text).replace(str(3 << 70), "2") for name, text in unfit.payload.items()}
+    entry = KeptText(quarantine_id=1, event=dataclasses.replace(unfit, payload=payload))
+    schema = TableSchema(columns=(Column(name="v", type="int8"), Column(name="w", type="text")), key=())
+    known = KnownTable(name=ORDERS, source_id=0, key=(), published_as="", schema=schema)
+    source = EventsAlone(stream="shop", kind="kafka", tables=(orders(),))
+    (decoded,) = source.decode_quarantined(known, [entry], columns=schema.columns, stream_partitions=range(then))
+    assert decoded.rows["_cdc_op"].to_pylist() == (["d", "i"] if is_found else [])
+    assert ["came without the column w" in why for why in decoded.refused.values()] == [True] * (not is_found)
 
 
 def test_deletes_beside_each_other_are_none_of_them_lost() -> None:
