@@ -83,8 +83,8 @@ class ClaimPeriods:
         if found is None:
             return None
         replaced, partial = found
-        if self.work.truncated_at and not self.is_new:
-            truncates = {self.work.truncated_at: "CAST(NULL AS TIMESTAMP)", **truncates}
+        if not self.is_new and (emptied_before := self._emptied_before()):
+            truncates = {emptied_before: "CAST(NULL AS TIMESTAMP)", **truncates}
         is_ordered = self.fitted.table.ordered
         sql = periods(
             self._shape,
@@ -104,8 +104,19 @@ class ClaimPeriods:
         ids, ranges = self._few_events.moved()
         self._name_live(self.files, _MOVED, f"LEFT SEMI JOIN ({ids}) AS wanted", ranges, "true")
         self.views.name_sql(_MOVED, rows_now(shape, _MOVED))
-        emptied_before = "" if work.truncated_at in truncates else work.truncated_at
+        emptied_before = "" if work.truncated_at in truncates else self._emptied_before()
         resolve_moves(self.views, shape, _MOVED, emptied_before, truncates, few=has_few_rows(work))
+
+    def _emptied_before(self) -> str:
+        """Returns the version of the last truncate, "" if no event that counts is older: it ends no event then.
+
+        A period may be older than the truncate and go on: a snapshot, or the table after a time without a history, had
+        the same values again.
+        """
+        work = self.work
+        if not work.truncated_at or work.cutoff_version > work.truncated_at:
+            return ""
+        return work.truncated_at if oldest_version(self.files.store, work) <= work.truncated_at else ""
 
     def _name_periods(self, truncates: Mapping[str, str]) -> tuple[Places, set[str]] | None:
         """Makes the view PERIOD of the periods that may change.

@@ -16,7 +16,19 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import BEFORE_ALL, DELETED, VALID_FROM, VALID_TO, Column
 from cdc_pipeline.steps import Moment
 from tests.support.history_tables import publish, spans
-from tests.support.lake import NOW, PEOPLE, Feed, claim_of, commit_time, event, lake_table_rows, table_of, version
+from tests.support.lake import (
+    NOW,
+    PEOPLE,
+    Feed,
+    claim_of,
+    commit_time,
+    event,
+    lake_table_rows,
+    lake_values,
+    move,
+    table_of,
+    version,
+)
 from tests.support.lakes import spark_lake
 from tests.support.reference.model import Event
 
@@ -48,6 +60,29 @@ def test_a_truncate_meanwhile_ends_the_periods_of_a_table_without_order(
     lake.upsert(replace(table, keeps_history=False), feed.claim([event("t", 3)]))
     lake.upsert(table, feed.claim([event("i", 5, 2, name="b", age=1)]))
     assert spans(store, table) == {1: [("a", 1, 3)], 2: [("a", 1, 3), ("b", 5, None)]}
+
+
+@pytest.mark.parametrize("exported", [True, False], ids=["by a snapshot", "without the history"])
+def test_a_row_that_a_truncate_took_and_that_came_back_meanwhile_goes_on(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed, *, exported: bool
+) -> None:
+    """The snapshot supersedes the slice of the truncate, which the metadata store goes on to count."""
+    people = {1: "a", 2: "b"}
+    again = [event("i", 21, id_, name=name, age=1) for id_, name in people.items()]
+    lake.upsert(table, feed.claim([event("i", 1, id_, name=name, age=1) for id_, name in people.items()]))
+    meanwhile = feed.claim([event("t", 20), *again])
+    if exported:
+        publish(lake, store, table, [(id_, name, 1) for id_, name in people.items()], at=50, fence=2)
+    else:
+        lake.upsert(replace(table, keeps_history=False), meanwhile)
+    cutoff = version(50) if exported else ""
+    late = feed.claim([event("u", 60, 1, name="c", age=1)])
+    lake.upsert(table, replace(late, late=True, cutoff_version=cutoff))
+    wanted = {1: [("a", 1, 60), ("c", 60, None)], 2: [("b", 1, None)]}
+    assert spans(store, table) == wanted
+    lake.upsert(table, replace(feed.claim(move(70, (2,), (9,), age=1)), cutoff_version=cutoff))
+    assert spans(store, table) == wanted | {2: [("b", 1, 70)], 9: [("b", 70, None)]}
+    assert lake_values(store, table) == {(1,): ("c", 1), (9,): ("b", 1)}
 
 
 def test_a_row_has_one_period_at_each_moment(
