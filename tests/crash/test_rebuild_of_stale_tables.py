@@ -10,22 +10,31 @@ import pytest
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.record import TableName
-from tests.crash.invariants import check
-from tests.crash.test_rebuild import lose_store, rebuilt, snapshot_one
-from tests.crash.test_retention import apply_changes, cleaned, counts
-from tests.crash.world import World, apply_all, go_on, register_changes
+from cdc_pipeline.steps import Moment
+from tests.crash.failpoint import Crash, Failpoint, Site
+from tests.crash.invariants import check, lake_rows, source_rows
+from tests.crash.test_rebuild import IN_THE_SOURCE, INFINITE, lose_store, rebuilt, replay_all, snapshot_one
+from tests.crash.test_retention import YEAR, apply_changes, cleaned, counts
+from tests.crash.world import World, apply_all, go_on, register_changes, take_snapshot
+from tests.support.streams import run_sql
 
 POSITIONS = "SELECT source_table, position, as_of FROM cdc.v_lake_position ORDER BY source_table"
 
 
 def become_stale(world: World) -> None:
     """Its first table is stale, and the others go on."""
-    stale, *others = world.tables
+    _, *others = world.tables
+    mark_stale(world)
     with world.process() as pipeline:
-        pipeline.store.stale_tables.mark(pipeline.store.tables.table(stale).table_id, "its changes were not read")
         for _ in range(3):
             register_changes(world)
             pipeline.slice_runs().apply(others)
+
+
+def mark_stale(world: World) -> None:
+    with world.process() as pipeline:
+        first = pipeline.store.tables.table(world.tables[0])
+        pipeline.store.stale_tables.mark(first.table_id, "its changes were not read")
 
 
 def take_new_snapshot(world: World) -> None:
@@ -120,3 +129,21 @@ def test_a_lake_that_was_restored_from_before_its_newest_claim_makes_its_idle_ta
     take_new_snapshot(world)
     go_on(world)
     check(world)
+
+
+def test_quarantined_rows_of_a_snapshot_that_only_the_lake_knows_are_kept_for_a_rebuild(world: World) -> None:
+    """The table became stale between the snapshot's commit in the lake and its end in the metadata store."""
+    run_sql(world.source_url, INFINITE.format(5000))
+    dies = Failpoint(Site("snapshot.publish", Moment.AFTER, 1))
+    with pytest.raises(Crash), world.process(dies) as pipeline:
+        take_snapshot(pipeline, world.tables[:1])
+    run_sql(world.source_url, IN_THE_SOURCE)
+    mark_stale(world)
+    assert counts(cleaned(world, YEAR))["snapshot files"] > 0
+    rebuilt(world)
+    assert world.store_query("SELECT payload ->> 'id' FROM cdc.quarantine WHERE snapshot_id IS NOT NULL") == [("5000",)]
+    replay_all(world)
+    go_on(world)
+    with world.process() as pipeline:
+        table = pipeline.lake_table(world.tables[0])
+        assert lake_rows(pipeline, table) == source_rows(world, table)

@@ -19,7 +19,7 @@ from cdc_pipeline.areas import (
 from cdc_pipeline.consume.chain_base import ChainBase, order_of
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
-from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.protocol import ObjectInfo
@@ -88,7 +88,8 @@ class OldObjects:
     def old_snapshot_files(self, tables: Iterable[SourceTable], before: datetime) -> Iterator[ObjectToDelete]:
         """Yields files of snapshots that ended before `before`, and of unknown snapshots that began before it.
 
-        The quarantined rows of the published snapshot stay: a rebuild needs them.
+        The quarantined rows of the published snapshot stay: a rebuild needs them. So do those of an abandoned one: the
+        lake shows it if its table became stale between the commit in the lake and the one in the store.
         """
         for row in tables:
             snapshots = {found.snapshot_id: found for found in self.store.snapshot_history.snapshots(row.table_id)}
@@ -99,7 +100,9 @@ class OldObjects:
                     snapshot_id = decode_component(found.key.removeprefix(f"{prefix}/").partition("/")[0])
                     since = _ended_at(snapshot_id, snapshots.get(snapshot_id))
                     is_kept = found.key == quarantined_rows_key(row.name, snapshot_id) and (
-                        snapshot_id not in snapshots or snapshot_id == published
+                        snapshot_id not in snapshots
+                        or snapshot_id == published
+                        or snapshots[snapshot_id].state is SnapshotState.ABANDONED
                     )
                     if since is not None and since < before and not is_kept:
                         yield ObjectToDelete(key=found.key, size_bytes=found.size_bytes, since=since)
