@@ -39,6 +39,7 @@ def publish(
         table=description,
         replaces=replaces,
         begins=begins,
+        started_at=snapshot.started_at,
     )
     version = work.lake.publish(table, content, may_commit=keeper.check)
     figures = SnapshotPublication(

@@ -183,7 +183,7 @@ class LakePublication:
 
     `replaces`: the lake version whose fence may be higher, because the snapshot is older; later slices are applied
     again. None if no fence may be higher. `begins`: refused if the lake already has a snapshot of the table, since all
-    rows come by its stream. Publishing it again does nothing.
+    rows come by its stream. Publishing it again does nothing. `started_at`: when the snapshot began, if known.
     """
 
     snapshot_id: str
@@ -192,6 +192,7 @@ class LakePublication:
     table: PublishedTable | None = None
     replaces: int | None = None
     begins: bool = False
+    started_at: datetime | None = None
 
 
 class Lake(Protocol):
@@ -257,8 +258,7 @@ class Lake(Protocol):
     def rewind(self, table: LakeTable, to_version: int, *, fence_then: int | None) -> Fence:
         """Restores the content and the fence of an older version in one commit. Repeating the call does nothing.
 
-        Raises LakeError if that version's log or files may have been deleted, FenceMismatch if its fence had another
-        number than `fence_then`, unless that is None.
+        Raises LakeError if its log or files may have been deleted, FenceMismatch if its fence was not `fence_then`.
         """
 
     def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:

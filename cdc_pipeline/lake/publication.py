@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 from typing import Any
 
 from cdc_pipeline.areas import lake_key
@@ -21,6 +22,8 @@ from cdc_pipeline.lake.table_features import check_features
 from cdc_pipeline.record import VERSION
 from cdc_pipeline.steps import OnStep, step
 
+_CLOCKS_DIFFER_BY = timedelta(hours=1)
+"""At most. A snapshot begins by the clock of the metadata store, a commit has the time of its worker."""
 KeepDeleted = Callable[[PublishedTable, int], tuple[DataFile, ...]]
 """Takes what a snapshot publishes and a lake version. Returns files of that version's rows that the snapshot lacks."""
 
@@ -81,12 +84,17 @@ def _published_version(log: DeltaLog, table: LakeTable, content: LakePublication
     """Returns the version that published this snapshot. None if it is not published yet."""
     if fence.number == NOTHING_APPLIED and fence.snapshot_id is None and fence.rewound_from is None:
         return None  # by this id of the table; the log of another one may be long
+    since = None if content.started_at is None else content.started_at - _CLOCKS_DIFFER_BY
     for commit in log.backwards(fence.lake_version):
         number = commit.transaction_version(table.app_id)
-        if number is not None and number < content.fence_number:
+        if number is None:
+            continue
+        if number < content.fence_number:
             return None
-        if number is not None and commit.user_metadata.get("snapshot_id") == content.snapshot_id:
+        if commit.user_metadata.get("snapshot_id") == content.snapshot_id:
             return commit.version
+        if since is not None and commit.time < since:
+            return None  # a fence of 0 has no lower one, and the log may be long
     return None
 
 

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,11 +43,11 @@ class CountingStore(LocalObjectStore):
         return super().head(key)
 
 
-def claim(number: int, app_id: str = APP) -> list[Action]:
+def claim(number: int, app_id: str = APP, at: datetime = NOW) -> list[Action]:
     content = SliceInput(number=number, slice_id=f"id-{number}", key="k", rows=1, sha256=f"h-{number}", schema=PEOPLE)
     work = ClaimWork(claim_id=f"claim-{number}", first_number=number, last_number=number, slices=(content,))
-    info = commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=0, now=NOW)
-    return [info, fence_action(app_id, number, NOW)]
+    info = commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=0, now=at)
+    return [info, fence_action(app_id, number, at)]
 
 
 def test_a_rewind_to_a_version_with_another_fence_commits_nothing(tmp_path: Path) -> None:
@@ -158,6 +158,23 @@ def test_a_table_that_was_listed_again_costs_no_read_of_its_old_log(tmp_path: Pa
     store.calls = 0
     assert read_fence(log, table.app_id) == replace(fence, lake_version=403)
     assert store.calls < 20
+
+
+def test_an_export_as_of_the_start_is_looked_for_among_the_commits_since_it_began(tmp_path: Path) -> None:
+    """Its fence is 0, and no commit of the table has a lower one. The worker's clock may be behind the store's."""
+    store, table, began = CountingStore(tmp_path), table_of(), NOW + timedelta(days=1)
+    log = DeltaLog(store, lake_key(table.name))
+    create_plain_table(log, table, lambda: NOW)
+    for version in range(1, 400):
+        log.append(version, claim(version))
+    write_checkpoint(store, log, 395, 0, no_step)
+    content = LakePublication(snapshot_id="s1", files=(), fence_number=0, replaces=399, started_at=began)
+    at = began - timedelta(minutes=30)
+    for number in range(3):
+        store.calls = 0
+        assert publish(log, table, content, lambda: at, no_step) == 400
+        assert store.calls < 90
+        log.append(401 + number, claim(1 + number, at=at))
 
 
 def test_a_fence_that_delta_left_out_of_a_checkpoint_is_found_in_the_log(tmp_path: Path) -> None:
