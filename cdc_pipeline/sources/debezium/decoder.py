@@ -82,7 +82,7 @@ class DebeziumDecoder:
         self._horizons = horizons
         self._late_by = late_by
         self._memory = {
-            (number, str(table)): _reached(position, horizons.get(table, ""))
+            (number, str(table)): PartitionMemory.decode(position, horizon=horizons.get(table, ""))
             for number, positions in last_position.items()
             for table, position in positions.items()
         }
@@ -296,9 +296,3 @@ def _noted_alone(events: TableEvents) -> TableEvents:
     """Returns the events with a note for the replay beside each quarantined line that may be of a keyless table."""
     noted = tuple(replace(each, payload={**each.payload, ALONE: "true"}) for each in events.unfit)
     return replace(events, unfit=noted) if events.schema.is_keyless else events
-
-
-def _reached(position: str, horizon: str) -> PartitionMemory:
-    memory = PartitionMemory.decode(position)
-    memory.horizon.version = max(memory.horizon.version, horizon)
-    return memory

@@ -87,9 +87,12 @@ class PartitionMemory:
     written_again: set[str] | None = field(default_factory=set)
 
     @classmethod
-    def decode(cls, text: str) -> Self:
-        """Reads the text that `encode` wrote, now or when it wrote less. Raises ValueError for any other text."""
-        place, *horizon = text.split(" ")
+    def decode(cls, text: str, *, horizon: str = "") -> Self:
+        """Reads the text that `encode` wrote, now or when it wrote less. Raises ValueError for any other text.
+
+        `horizon`: that of the whole table, if it is later.
+        """
+        place, *of_horizon = text.split(" ")
         place, _, servers = place.partition("@")
         position, *of_rows = place.split(":")
         memory = cls(position=int(position, 16), rows=None, written_again=None)
@@ -99,9 +102,10 @@ class PartitionMemory:
             starts = range(0, len(digests), _DIGEST_DIGITS)
             memory.rows = dict.fromkeys(digests[start : start + _DIGEST_DIGITS] for start in starts)
             memory.order = int(order, 16)
-        if horizon:
-            version, next_, since, newest = horizon
+        if of_horizon:
+            version, next_, since, newest = of_horizon
             memory.horizon = RowHorizon(version=version, next=next_, since=int(since), newest=newest)
+        memory.horizon.version = max(memory.horizon.version, horizon)
         return memory
 
     def encode(self) -> str:
