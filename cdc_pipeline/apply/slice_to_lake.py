@@ -84,7 +84,8 @@ class SliceWorker:
         with self.work.leased(row.table_id) as held:
             with self.pausing(held[0], table):
                 applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
-            if self.work.store.failures.failing(row.table_id) is not None:
+            has_tried = bool(applied.outcomes) or applied.ended == ALL_APPLIED
+            if has_tried and self.work.store.failures.failing(row.table_id) is not None:
                 self.work.store.failures.clear(held[0])
             self._optimize(held[1], table, applied)
         return applied

@@ -67,13 +67,15 @@ _BY_HAND_TOO = text(f"""
 _SELECT = f"SELECT {_COLUMNS} FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id)"
 _FIND_OF_TABLE = text(f"{_SELECT} WHERE {_IS_OF_TABLE}").columns(**_TYPES)
 _FIND = text(f"{_SELECT} WHERE request_id = :request_id AND stream = :stream").columns(**_TYPES)
+# A worker whose own heartbeat has expired, as after a pause of its machine, leaves none of its runs.
 _IS_LEFT = """
-    request.state = 'taken' AND NOT EXISTS (
+    request.state = 'taken' AND request.request_id <> ALL(:running) AND NOT EXISTS (
         SELECT FROM cdc.resident_worker
         WHERE owner = request.worker AND resident_worker.expires_at > clock_timestamp()
     )"""
 # The worker did not get the answer to an earlier take, or left a run whose metadata store was away.
 _IS_UNKNOWN = "request.state = 'taken' AND request.worker = :worker AND request.request_id <> ALL(:running)"
+_RUNNING = bindparam("running", type_=ARRAY(Uuid))
 _GIVE_UP = text(f"""
     UPDATE cdc.slice_request AS request
     SET state = 'failed', ended_at = clock_timestamp(), error = :error
@@ -81,7 +83,7 @@ _GIVE_UP = text(f"""
     WHERE source.table_id = request.table_id AND source.stream = :stream
       AND request.attempts >= :most_attempts AND {_IS_LEFT}
     RETURNING request.table_id
-    """)
+    """).bindparams(_RUNNING)
 # After a worker died, its table's lease may last a little longer than its heartbeat. The next worker waits for that.
 _TAKE = (
     text(f"""
@@ -101,7 +103,7 @@ _TAKE = (
     FROM next WHERE next.table_id = request.table_id
     RETURNING {_COLUMNS}
     """)
-    .bindparams(bindparam("running", type_=ARRAY(Uuid)))
+    .bindparams(_RUNNING)
     .columns(**_TYPES)
 )
 _END = text("""
@@ -228,12 +230,12 @@ class SliceRequests(OfStream):
         MOST_ATTEMPTS its table pauses by the retry policy. `running`: the requests that `worker` knows of.
         """
         error = f"{MOST_ATTEMPTS} workers ended in the middle of this run; read their logs, then trigger the DAG again"
-        most = {"most_attempts": MOST_ATTEMPTS, "error": error, "stream": self.stream}
+        known = {"stream": self.stream, "running": list(running)}
         with self.database.transaction("slice_request.take") as connection:
-            for table_id in sorted(connection.scalars(_GIVE_UP, most)):
+            given_up = connection.scalars(_GIVE_UP, known | {"most_attempts": MOST_ATTEMPTS, "error": error})
+            for table_id in sorted(given_up):
                 record_failure(connection, table_id, error, retry_policy=retry_policy, is_outage=False)
-            known = {"stream": self.stream, "worker": worker, "running": list(running)}
-            row = connection.execute(_TAKE, known).one_or_none()
+            row = connection.execute(_TAKE, known | {"worker": worker}).one_or_none()
         return as_optional_record(SliceRequest, row)
 
     def end(

@@ -46,10 +46,11 @@ Run = Callable[[SliceRequest], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A run in a thread, since `begun` by the monotonic clock."""
+    """A run in a thread, since `begun` by the monotonic clock. `is_last`: if it ends its worker, it is given up."""
 
     request_id: UUID
     begun: float
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +147,12 @@ class ResidentWorker:
                 if not ended.result():
                     left.add(request_id)
             known = [run.request_id for run in runs.values()]
-            has_room = is_current and len(runs) < self.slots
+            # Whatever ended two workers may end this one: nothing new begins beside its last attempt.
+            has_room = is_current and len(runs) < self.slots and not any(run.is_last for run in runs.values())
             request = self._next(known, may_fail=until_idle) if has_room else None
             if request is not None:
-                running = Running(request_id=request.request_id, begun=time.monotonic())
+                is_last = request.attempts >= MOST_ATTEMPTS
+                running = Running(request_id=request.request_id, begun=time.monotonic(), is_last=is_last)
                 runs[threads.submit(self._run, request, stop)] = running
             elif runs:
                 wait(runs, timeout=_POLL.total_seconds(), return_when=FIRST_COMPLETED)

@@ -138,6 +138,15 @@ def test_a_request_that_ends_its_workers_is_failed(shop: Shop) -> None:
     assert "3 workers ended in the middle of this run" in str(found.error)
 
 
+def test_a_worker_whose_heartbeat_expired_in_a_pause_keeps_what_it_runs(shop: Shop) -> None:
+    ask(shop)
+    for _ in range(MOST_ATTEMPTS):
+        taken = take(shop)
+        run_sql(shop.url, DEAD.format("a"))
+        assert shop.store.slice_requests.take("a", running=[FIRST]) is None
+    assert shop.store.slice_requests.find(FIRST) == taken
+
+
 def test_a_table_whose_runs_end_their_workers_pauses_and_is_parked_in_the_end(shop: Shop) -> None:
     run_sql(shop.url, "UPDATE cdc.source_table SET state = 'live'")
     for failures, state in ((1, TableState.LIVE), (2, TableState.PARKED)):

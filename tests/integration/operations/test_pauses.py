@@ -241,6 +241,22 @@ def test_a_backfill_up_to_a_time_says_that_it_left_later_slices(world: World) ->
         assert {report["ended"] for report in done} == {EVERYTHING}
 
 
+def test_a_backfill_that_tries_no_slice_forgets_no_failure(world: World) -> None:
+    things, file = world.tables[0], files_of(world)[-1]
+    content = file.read_bytes()
+    file.unlink()
+    with world.process() as pipeline:
+        table_id = pipeline.store.tables.table(things).table_id
+        with pytest.raises(SliceDamaged):
+            pipeline.slice_runs().run(things)
+        (left,) = pipeline.slice_runs().backfill([things], until=datetime(2000, 1, 1, tzinfo=UTC))
+        assert "are left, as asked for" in left["ended"]
+        assert pipeline.store.failures.failing(table_id) is not None
+        file.write_bytes(content)
+        assert pipeline.slice_runs().run(things, by_hand=True)["ended"] == EVERYTHING
+        assert pipeline.store.failures.failing(table_id) is None
+
+
 def test_a_table_that_has_left_the_pipeline_fails_its_runs_by_name_and_does_not_pause(world: World) -> None:
     things, *_ = world.tables
     whole = world.settings

@@ -74,6 +74,26 @@ def test_a_table_that_hangs_or_fails_holds_no_other(shop: Shop) -> None:
     assert beats
 
 
+def test_nothing_new_begins_beside_a_run_that_ended_two_workers(shop: Shop) -> None:
+    """Whatever ends them takes the other runs with it, and those would be given up too."""
+    for dead in ("first", "second"):
+        taken = shop.store.slice_requests.take(dead)
+        assert taken is not None
+        assert taken.request_id == ORDERS
+    beside = list[RequestState]()
+
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        if request.request_id == ORDERS:
+            looked = time.monotonic() + 1
+            eventually(lambda: time.monotonic() > looked or outcome(shop, CUSTOMERS).state is RequestState.TAKEN)
+            beside.append(outcome(shop, CUSTOMERS).state)
+        return {}
+
+    worker(shop, run, RunLines(str)).work(Event(), lambda: None, until_idle=True)
+    assert beside == [RequestState.REQUESTED]
+    assert {outcome(shop, each).state for each in (ORDERS, CUSTOMERS)} == {RequestState.DONE}
+
+
 def test_an_error_that_nobody_foresaw_ends_its_run_and_no_other(shop: Shop) -> None:
     def run(request: SliceRequest) -> Mapping[str, Any]:
         return {"half": 1 / (request.request_id != CUSTOMERS)}
