@@ -30,6 +30,7 @@ CONFIRMED = "_cdc_confirmed"
 PARTIAL = "_cdc_partial"
 """Column of a history table: version -> columns, of the period's events that had no value for these columns."""
 OWN_PREFIX = "_cdc_"
+_HISTORY = ".history"
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 PARTITION_NAME, PARTITION_ENDED = "partition", "ended"
 """Keys in the `last_position` of a stream partition, beside the names of tables: its name in the source, and that
@@ -109,7 +110,12 @@ class TableName:
 
 def history_name(table: TableName) -> TableName:
     """Returns the name of the table's history table in the lake."""
-    return replace(table, table=f"{table.table}.history")
+    return replace(table, table=f"{table.table}{_HISTORY}")
+
+
+def table_of_history(history: TableName) -> TableName:
+    """Returns the name of the table whose history table this is."""
+    return replace(history, table=history.table.removesuffix(_HISTORY))
 
 
 def _unquoted(part: str) -> str:

@@ -16,6 +16,7 @@ from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.table_ddl import STATS, VECTORS
 from cdc_pipeline.lake.table_features import unknown_features
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import table_of_history
 from cdc_pipeline.types import resolve
 
 _VERSIONS = ("minReaderVersion", "minWriterVersion")
@@ -40,8 +41,9 @@ MOST_MAPPED = "delta.columnMapping.maxColumnId"
 
 
 def shape_key(table: LakeTable, snapshot_id: str) -> str:
-    """Returns the object-store key of the empty table."""
-    return f"{staging_prefix(table.name, snapshot_id)}/shape"
+    """Returns the object-store key of the empty table. `cdc clean` looks for that of a history at its table, too."""
+    name = table_of_history(table.name) if table.is_history else table.name
+    return f"{staging_prefix(name, snapshot_id)}/shape"
 
 
 def shape_log(store: ObjectStore, table: LakeTable, snapshot_id: str) -> DeltaLog | None:

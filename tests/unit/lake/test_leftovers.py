@@ -4,8 +4,12 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cdc_pipeline.areas import STAGING_AREA, table_prefix
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.maintenance import delete_leftovers
+from cdc_pipeline.lake.new_shape import shape_key
 from cdc_pipeline.object_store.local import LocalObjectStore
+from tests.support.lake import table_of
 
 TABLE = "datalake/shop/public/people"
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -50,3 +54,10 @@ def test_only_old_unfinished_files_are_deleted(tmp_path: Path) -> None:
 
 def test_a_table_without_a_folder_has_none(tmp_path: Path) -> None:
     assert delete_leftovers(LocalObjectStore(tmp_path), TABLE, NOW) == 0
+
+
+def test_what_a_change_of_a_history_s_columns_stages_lies_where_the_table_s_own_is_cleaned_up() -> None:
+    table = table_of(keeps_history=True)
+    area = table_prefix(STAGING_AREA, table.name)
+    assert shape_key(history_of(table), "next").startswith(f"{area}/")
+    assert shape_key(table, "next") == shape_key(history_of(table), "next")
