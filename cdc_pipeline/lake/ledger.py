@@ -68,6 +68,14 @@ def properties_of(table: PublishedTable) -> dict[str, str]:
     return {f"{PREFIX}{name}": json.dumps(value) if name in _JSON else str(value) for name, value in values.items()}
 
 
+def keeps_deleted(log: DeltaLog) -> bool:
+    """Returns whether the table as it is shown keeps deleted rows. Another setting may be registered by now."""
+    latest = log.latest_version()
+    properties = {} if latest is None else log.metadata(latest).get("configuration") or {}
+    settings = json.loads(properties.get(f"{PREFIX}settings", "{}"))
+    return bool(settings.get("deletes") == "soft")
+
+
 def published_table(properties: Mapping[str, str], folder: str) -> PublishedTable | None:
     """Returns None if nothing was published. Raises LakeError if a property is missing.
 

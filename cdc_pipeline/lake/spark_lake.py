@@ -21,7 +21,7 @@ from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.fence import read_fence, write_again
 from cdc_pipeline.lake.few_rows import compact_few
-from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.lake.ledger import keeps_deleted, read_ledger
 from cdc_pipeline.lake.ledger_values import LakeLedger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table, refuse_without_beginning
@@ -251,7 +251,8 @@ class SparkLake:
     def purge(self, table: LakeTable, below_version: str) -> None:
         for each in filter(None, (table, self._history_table(table))):
             with step(self._on_step, "lake_table.purge"), self._calls(f"purging {each.name}"):
-                maintenance.purge(self.session, each, self._url(each), below_version)
+                if not keeps_deleted(self._log(each)):
+                    maintenance.purge(self.session, each, self._url(each), below_version)
 
     def vacuum(self, table: LakeTable) -> None:
         for each in filter(None, (table, self._history_table(table))):

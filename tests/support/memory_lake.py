@@ -35,7 +35,7 @@ from cdc_pipeline.lake.fence import (
     read_fence,
     write_again,
 )
-from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.lake.ledger import keeps_deleted, read_ledger
 from cdc_pipeline.lake.ledger_values import LakeLedger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.protocol import (
@@ -191,6 +191,8 @@ class MemoryLake:
 
     def purge(self, table: LakeTable, below_version: str) -> None:
         log = self._log(table)
+        if keeps_deleted(log):
+            return
         stored = self._stored(log, table)
         before = stored.rows.to_pylist()
         after = purged(table, before, below_version)

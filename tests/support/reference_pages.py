@@ -27,8 +27,8 @@ _CHANGED_LATER = """
 ## Which settings can change later
 
 Change `pipeline.yml`, then restart the consumers; `cdc work`, `cdc apply` and Airflow read the file again by
-themselves. Consumers do not start if a setting has changed that is fixed after the first snapshot; all others go on
-with its old value.
+themselves. Consumers do not start after a change of `deletes` or `partition_by` of a table that had its first snapshot;
+all others go on with the old value.
 
 | consumer | how it is restarted |
 |---|---|

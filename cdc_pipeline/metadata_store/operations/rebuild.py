@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, text, update
+from sqlalchemy import Connection, case, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import LeaseBusy, RegistryError
@@ -17,6 +17,7 @@ from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild_from_base import Rows, restore
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import RebuildFromLake
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import PARTITION_NAME
 
 _PARTITION, _TABLE = models.stream_partition, models.source_table
@@ -148,18 +149,23 @@ class EmptyLedger:
                 connection.execute(insert(_PARTITION).on_conflict_do_nothing(), rows)
 
     def begin_table(self, new: NewTable) -> int:
-        """Registers a table and returns its id. A table of this name takes over the identity and keeps its settings."""
+        """Registers a table and returns its id. A table of this name takes over the identity and the lake's settings.
+
+        A stale one keeps its settings: it may have begun again with others, which the lake does not show yet.
+        """
         identity = {
             "table_uuid": new.table_uuid,
             "source_oid": new.source_oid,
             "published_as": new.published_as or None,
         }
         with self.database.transaction("ledger.rebuild") as connection:
+            begun = insert(_TABLE).values(**new.name_columns(), settings=dict(new.settings), **identity)
+            settings = case((_TABLE.c.state == TableState.STALE, _TABLE.c.settings), else_=begun.excluded.settings)
+            changed = identity | ({"settings": settings} if new.settings else {})
             row = connection.execute(
-                insert(_TABLE)
-                .values(**new.name_columns(), settings=dict(new.settings), **identity)
-                .on_conflict_do_update(index_elements=[*new.name_columns()], set_=identity)
-                .returning(_TABLE.c.table_id)
+                begun.on_conflict_do_update(index_elements=[*new.name_columns()], set_=changed).returning(
+                    _TABLE.c.table_id
+                )
             ).one()
         return int(row.table_id)
 

@@ -11,6 +11,7 @@ from tests.crash.world import make_lake, memory_lake
 from tests.integration.files.test_lost_store import NAME, TABLE, create
 from tests.support.case_pipeline import apply
 from tests.support.event_files import EventFolder
+from tests.support.streams import run_sql
 
 SOFT = {**TABLE, "deletes": "soft"}
 BY_NOTE = {**TABLE, "partition_by": [{"column": "note"}]}
@@ -61,3 +62,19 @@ def test_a_lake_begins_empty_with_the_settings_that_are_registered(database: str
         changed.consume()
     events.consume()
     assert [row["id"] for row in events.rows("public.t")] == [1]
+
+
+def test_a_store_from_before_a_change_takes_the_settings_that_the_lake_shows(database: str, tmp_path: Path) -> None:
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(SOFT,))
+    events.write("0/a.jsonl", create(1), create(2), deleted(1, 3))
+    events.consume()
+    applied(events)
+    run_sql(database, """UPDATE cdc.source_table SET settings = settings || '{"deletes": "hard"}'""")
+    with events.opened(make_lake) as pipeline:
+        (report,) = pipeline.maintenance().maintain_each((NAME,))
+        assert report.ended == "done"
+        assert [row["id"] for row in memory_lake(pipeline).rows(pipeline.lake_table(NAME))] == [1, 2]
+        assert pipeline.lake_table(NAME).deletes == "hard"
+        pipeline.rebuild().run()
+        assert pipeline.lake_table(NAME).deletes == "soft"
+    events.consume()
