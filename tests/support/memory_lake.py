@@ -191,11 +191,9 @@ class MemoryLake:
 
     def purge(self, table: LakeTable, below_version: str) -> None:
         log = self._log(table)
-        if keeps_deleted(log):
-            return
         stored = self._stored(log, table)
         before = stored.rows.to_pylist()
-        after = purged(table, before, below_version)
+        after = before if keeps_deleted(log) else purged(table, before, below_version)
         if len(after) == len(before):
             return
         rows = pa.Table.from_pylist(after, schema=stored.rows.schema)
