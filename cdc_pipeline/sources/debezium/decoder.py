@@ -279,7 +279,7 @@ class DebeziumDecoder:
         versions = "", ""  # with `sequence_by`, only the line's content gives a version
         if not self._sequence_by:
             memory = self._remembered(number, str(table), table)
-            before_it = None if self._alone else adding.preceding() or memory.event
+            before_it = None if self._alone or line.event is None else adding.preceding() or memory.event
             versions = versions_aside(line, memory.position, before_it, alone=self._alone)
         event = unfit_line(
             line.raw,

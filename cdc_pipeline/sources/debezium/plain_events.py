@@ -75,7 +75,8 @@ class Adding:
 
     def preceding(self) -> EnvelopeEvent | None:
         """Returns the event before the next line, None if no line before it has one."""
-        return next((found for line in reversed(self.lines[: self.place]) if (found := line.event) is not None), None)
+        before = range(self.place - 1, -1, -1)
+        return next((found for line in before if (found := self.lines[line].event) is not None), None)
 
     def last_time(self, part: int) -> int | None:
         """Returns the commit time of a part's last line that has one."""
