@@ -70,7 +70,9 @@ class EnvelopeEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_tombstone(self) -> bool:
         """Whether the event is a tombstone of a compacted topic, which says nothing but its key."""
-        return self.operation == "d" and self.before is None and "connector" not in self.source
+        if self.operation != "d" or self.transaction is not None:
+            return False
+        return self.before is None and "connector" not in self.source
 
     @property
     def lacks_document(self) -> bool:

@@ -204,11 +204,14 @@ def debezium_content(raw: SourceLine) -> Content:
 
 
 def _parts(lines: Sequence[Line]) -> list[list[Line]]:
-    """Groups lines by transaction. A line without a row belongs to the transaction of the line before it."""
+    """Groups lines by transaction. A line without a row belongs to the transaction of the line before it.
+
+    So does a tombstone: the delete before it shows what it is, and is not known after a restart between them.
+    """
     parts: list[list[Line]] = []
     before: EnvelopeEvent | None = None
     for line in lines:
-        event = line.event
+        event = _row_event(line)
         if event is not None:
             if before is not None and (event.transaction is None or event.transaction != before.transaction):
                 parts.append([])
@@ -220,7 +223,13 @@ def _parts(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def _transaction(part: Sequence[Line]) -> str | None:
-    return next((line.event.transaction for line in part if line.event is not None), None)
+    return next((event.transaction for line in part if (event := _row_event(line)) is not None), None)
+
+
+def _row_event(line: Line) -> EnvelopeEvent | None:
+    """Returns the line's event, None for a tombstone."""
+    event = line.event
+    return None if event is None or event.is_tombstone else event
 
 
 def _size_bytes(part: Sequence[Line]) -> int:
@@ -232,7 +241,7 @@ def before_last_delete(part: list[Line]) -> tuple[list[Line], list[Line]]:
 
     The second part waits for the line after it.
     """
-    last = max((number for number, line in enumerate(part) if line.event is not None), default=0)
-    event = part[last].event if part else None
+    last = max((number for number, line in enumerate(part) if _row_event(line) is not None), default=0)
+    event = _row_event(part[last]) if part else None
     end = last if event is not None and event.operation == "d" else len(part)
     return part[:end], part[end:]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.debezium.partition import LONGEST_REST, MOST_BYTES, Group, PartitionLines
 from cdc_pipeline.sources.debezium.record_line import RecordLine
 from cdc_pipeline.sources.files.partition_files import PartitionFiles
@@ -143,6 +144,48 @@ def test_a_transaction_of_a_topic_stays_open_while_the_broker_sends_nothing() ->
     assert (lines.returned_until, records.offset) == (3, 4)
     records.ended_at = 4
     assert ends(lines.next_groups(everything=True)) == [(False, True)]
+
+
+def compacted(*values: tuple[str, int] | None, padding: int = 0) -> PartitionRecords:
+    """A topic with these events, and tombstones in place of None."""
+    records = PartitionRecords(topic="orders", partition=0, offset=0)
+    for place, event in enumerate(values):
+        value = event and {"op": event[0], "source": {"txId": event[1]}, "padding": "x" * padding}
+        line = RecordLine(
+            place=place,
+            file="orders",
+            number=place,
+            written=0,
+            key=b"{}",
+            value=json.dumps(value).encode() if value else None,
+            headers={},
+            deleted_rows=TableName.parse("shop.public.orders"),
+        )
+        records.waiting.append(line)
+    return records
+
+
+def test_a_tombstone_is_not_parted_from_the_delete_before_it() -> None:
+    """After a restart between them the tombstone of a key change would delete the row that the create goes on with."""
+    records = compacted(("c", 10), ("d", 20), None, ("c", 20), ("c", 30), None, None)
+    records.ended_at = 7
+    lines = PartitionLines(records)
+    assert shown(lines.next_groups(everything=False)) == [["c"], ["d", "d", "c"]]
+    assert shown(lines.next_groups(everything=True)) == [["c", "d", "d"]]
+
+
+def test_a_tombstone_waits_with_its_delete_in_a_large_transaction() -> None:
+    lines = PartitionLines(compacted(("c", 20), ("d", 20), None, padding=MOST_BYTES // 2))
+    (group,) = lines.next_groups(everything=False)
+    assert (shown([group]), group.is_closed, lines.returned_until) == ([["c"]], False, 1)
+
+
+def test_tombstones_that_compaction_left_wait_for_nothing_and_keep_no_transaction_from_its_rest() -> None:
+    records = compacted(None, None)
+    records.ended_at = 2
+    assert shown(PartitionLines(records).next_groups(everything=False)) == [["d", "d"]]
+    (group,) = PartitionLines(compacted(None, ("c", 20), padding=MOST_BYTES)).next_groups(everything=False)
+    assert (shown([group]), group.is_closed) == ([["d", "c"]], False)
 
 
 def test_a_transaction_of_a_shard_stays_open_in_the_pause_between_two_reads() -> None:
