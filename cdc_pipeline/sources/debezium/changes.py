@@ -7,6 +7,7 @@ import msgspec
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.layout_checks import refuse_dropped_columns
 from cdc_pipeline.sources.debezium.mongodb import MONGODB
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_spelled_alike
 from cdc_pipeline.sources.debezium.tables import Layout
@@ -250,26 +251,12 @@ def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -
 def _of_keyless(event: EnvelopeEvent, layout: Layout, *, alone: bool) -> Iterable[Change]:
     if event.operation in "ud":
         if alone:
-            _refuse_dropped_columns(layout)
+            refuse_dropped_columns(layout.table, layout.gone)
         yield Change(operation=Operation.DELETE, values=_whole(event, event.before, layout))
     if event.operation in "cru":
         if event.after is None:
             raise Undecodable("has no after: the row is missing")
         yield Change(operation=Operation.INSERT, values=_whole(event, event.after, layout))
-
-
-def _refuse_dropped_columns(layout: Layout) -> None:
-    """Raises SourceError if the lake's rows have a column that the old row of an event does not show any more.
-
-    The row would not be found, and would stay. With several stream partitions the event may be older than the column.
-    """
-    if layout.gone:
-        name, table = min(layout.gone), layout.table
-        raise SourceError(
-            f"an update or delete of {table}, which has no id, came without the column {name} that earlier events had",
-            expected="old rows with all columns that the lake's rows have",
-            remedy=f"read {table} again from its first event under another name, with an id or without that column",
-        )
 
 
 def _whole(event: EnvelopeEvent, row: Fields | None, layout: Layout) -> Fields:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import ColumnDropped, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change
@@ -147,8 +147,7 @@ class DebeziumDecoder:
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """Returns the events that were added since the last call: rows in the order of the lines, then unfit lines."""
         taken, self._taken = self._taken, TakenLines()
-        found = taken.events(number)
-        return tuple(map(_noted_alone, found)) if self._alone else found
+        return taken.events(number)
 
     def _add_lines(self, adding: Adding) -> LineRefused | None:
         """Adds the lines from `adding.place` on. Raises or returns LineRefused for one that has to be quarantined."""
@@ -289,10 +288,6 @@ class DebeziumDecoder:
             column="",
             reason=str(why),
         )
+        if isinstance(why.__cause__, ColumnDropped):
+            event = replace(event, payload={**event.payload, ALONE: "true"})
         self._taken.unfit.append((table, event))
-
-
-def _noted_alone(events: TableEvents) -> TableEvents:
-    """Returns the events with a note for the replay beside each quarantined line that may be of a keyless table."""
-    noted = tuple(replace(each, payload={**each.payload, ALONE: "true"}) for each in events.unfit)
-    return replace(events, unfit=noted) if events.schema.is_keyless else events

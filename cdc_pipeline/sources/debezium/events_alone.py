@@ -154,7 +154,8 @@ def _taken(
 ) -> Iterator[tuple[list[QuarantinedText], Sequence[TableEvents]]]:
     """Yields quarantined lines with their events: each line alone, but those of a key change together if they fit.
 
-    A line that was quarantined while the stream had one partition is judged as it was then.
+    A line that was refused for a dropped column, by a stream of one partition, is judged as it was then. One that was
+    refused for another reason may be older than a column that it lacks.
     """
     watches = defaultdict[str, TableWatch](TableWatch)
     waiting = deque(_groups(source, entries))

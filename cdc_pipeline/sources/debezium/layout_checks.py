@@ -1,9 +1,9 @@
 """Refuses tables whose columns, as their events show them, cannot be read or would make the lake wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from cdc_pipeline.errors import SettingsError, SourceError
-from cdc_pipeline.record import TableSchema
+from cdc_pipeline.errors import ColumnDropped, SettingsError, SourceError
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import printable
@@ -72,6 +72,20 @@ def other_key(key: Fields, schema: TableSchema, settings: TableSettings) -> Sour
         remedy=f"if ({known}) is still unique, give it as id under {settings.name} and run cdc quarantine replay;"
         " if not, read the events again under another name and lake",
     )
+
+
+def refuse_dropped_columns(table: TableName, gone: Collection[str]) -> None:
+    """Raises ColumnDropped if the lake's rows have columns that the old row of an event does not show any more: `gone`.
+
+    The row would not be found, and would stay. With several stream partitions the event may be older than the column.
+    """
+    if gone:
+        raise ColumnDropped(
+            f"an update or delete of {table}, which has no id, came without the column {min(gone)} that earlier events"
+            " had",
+            expected="old rows with all columns that the lake's rows have",
+            remedy=f"read {table} again from its first event under another name, with an id or without that column",
+        )
 
 
 def check_layout(schema: TableSchema, settings: TableSettings) -> None:

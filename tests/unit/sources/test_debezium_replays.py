@@ -12,6 +12,7 @@ from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.protocol import UnfitEvent
+from cdc_pipeline.sources.quarantined import DecodedEvents
 from tests.support.decoding import ORDERS, PLACEHOLDER, Decoding, Json, KeptText, orders, postgres
 
 INSERT = postgres("c", 10, after={"id": 1, "n": 1, "big": "b"})
@@ -100,6 +101,18 @@ def with_schema(event: Json) -> Json:
     return {"schema": {"fields": [{"field": "after", "fields": fields}]}, "payload": event}
 
 
+def corrected(reader: Decoding, partitions: int) -> DecodedEvents:
+    """What the quarantined update of a keyless table gives once its value is corrected, and the lake has a column w."""
+    (unfit,) = [unfit for events in reader.events for unfit in events.unfit]
+    payload = {name: str(text).replace(str(3 << 70), "2") for name, text in unfit.payload.items()}
+    entry = KeptText(quarantine_id=1, event=dataclasses.replace(unfit, payload=payload))
+    schema = TableSchema(columns=(Column(name="v", type="int8"), Column(name="w", type="text")), key=())
+    known = KnownTable(name=ORDERS, source_id=0, key=(), published_as="", schema=schema)
+    source = EventsAlone(stream="shop", kind="kafka", tables=(orders(),))
+    (decoded,) = source.decode_quarantined(known, [entry], columns=schema.columns, stream_partitions=range(partitions))
+    return decoded
+
+
 @pytest.mark.parametrize(("partitions", "then", "is_found"), [(1, 1, False), (1, 2, False), (2, 2, True)])
 def test_an_old_row_without_a_column_is_judged_by_the_partitions_that_the_stream_had(
     partitions: int, then: int, *, is_found: bool
@@ -108,15 +121,18 @@ def test_an_old_row_without_a_column_is_judged_by_the_partitions_that_the_stream
     reader, before, after = Decoding(orders(), partitions=partitions), {"v": 1}, {"v": 3 << 70}
     reader.send(with_schema(postgres("c", 10, after={"v": 1, "w": "y"})))
     reader.send(with_schema(postgres("u", 20, before=before, after=after)))
-    (unfit,) = [unfit for events in reader.events for unfit in events.unfit]
-    payload = {name: str(text).replace(str(3 << 70), "2") for name, text in unfit.payload.items()}
-    entry = KeptText(quarantine_id=1, event=dataclasses.replace(unfit, payload=payload))
-    schema = TableSchema(columns=(Column(name="v", type="int8"), Column(name="w", type="text")), key=())
-    known = KnownTable(name=ORDERS, source_id=0, key=(), published_as="", schema=schema)
-    source = EventsAlone(stream="shop", kind="kafka", tables=(orders(),))
-    (decoded,) = source.decode_quarantined(known, [entry], columns=schema.columns, stream_partitions=range(then))
+    decoded = corrected(reader, then)
     assert decoded.rows["_cdc_op"].to_pylist() == (["d", "i"] if is_found else [])
     assert ["came without the column w" in why for why in decoded.refused.values()] == [True] * (not is_found)
+
+
+def test_an_old_row_from_before_a_column_was_added_is_found_beside_a_topic_of_transactions() -> None:
+    """That topic is a registered stream partition, too, and the stream itself had one."""
+    reader = Decoding(orders())
+    reader.send(with_schema(postgres("c", 10, after={"v": 1})))
+    reader.send(with_schema(postgres("u", 20, before={"v": 1}, after={"v": 3 << 70})))
+    decoded = corrected(reader, 2)
+    assert (decoded.rows["_cdc_op"].to_pylist(), decoded.refused) == (["d", "i"], {})
 
 
 def test_deletes_beside_each_other_are_none_of_them_lost() -> None:
