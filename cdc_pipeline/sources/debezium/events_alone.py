@@ -132,6 +132,8 @@ def _decode_lines(
     applicable = defaultdict[TableSchema, list[pa.Table]](list)
     for group, found in _taken(source, tables, entries, stream_partitions):
         schema, rows, why = _found_rows(found, settings)
+        if why and not source.sequence_by and _was_sent_again(rows, group[-1]):
+            rows = rows.slice(0, 0)
         rows = _with_version(rows, group[-1], table.horizon)
         is_late = bool(rows.num_rows) and pc.min(rows[VERSION]).as_py() < table.horizon
         if is_late and not why:
@@ -225,6 +227,18 @@ def _found_rows(found: Sequence[TableEvents], settings: TableSettings) -> tuple[
         why = "pipeline.yml ignores truncates of the table: drop it"
         return events.schema, events.rows.slice(0, 0), why
     return events.schema, events.rows, why
+
+
+def _was_sent_again(rows: pa.Table, entry: QuarantinedText) -> bool:
+    """Returns whether a line was sent again whose entry does not say at which version it deletes.
+
+    The stream had deleted the old row. At the version that its stream partition had reached, a delete would end a newer
+    row of another one.
+    """
+    if DELETES_AT in entry.payload or not rows.num_rows:
+        return False
+    own, reached = (version.partition("-")[0] for version in (pc.min(rows[VERSION]).as_py(), entry.version))
+    return bool(own < reached)
 
 
 def _with_version(rows: pa.Table, entry: QuarantinedText, horizon: str) -> pa.Table:
