@@ -24,6 +24,7 @@ from cdc_pipeline.record import (
     DELETED,
     END_VERSION,
     OPERATION,
+    PARTIAL,
     STATE,
     VALID_FROM,
     VERSION,
@@ -99,8 +100,9 @@ class AdoptedRows:
         A period newer than its row is kept. With `has_all` a deleted row says when its id was. An id without any row
         was deleted at `at_version`. If its period is newer than that, it was deleted right after the last event of the
         period if the table `has_all` that the history has, otherwise at the table's newest version. Without `has_all`,
-        a period is newer only if it began later, because the events that confirm its values come again. What another
-        export of the same position changes comes right after the period that began there.
+        a period is newer only if it began later, because the events that confirm its values come again. What changes at
+        a version of which the period has an event, as by another export of the same position, comes right after it.
+        An incomplete period ends too, unless its row is still there, incomplete and not deleted before.
         """
         shape = self._shape
         nothing = ", ".join(
@@ -110,49 +112,48 @@ class AdoptedRows:
         newest, at = f"(SELECT max({VERSION}) AS {VERSION} FROM {_NOW})", text_literal(at_version)
         last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})" if has_all else f"was.{VERSION}"
         next_ = f"concat({last}, '{RIGHT_AFTER}')"
-        after = next_ if has_all else f"IF({as_written(last)} = {at}, {next_}, newest.{VERSION})"
+        after = next_ if has_all else f"newest.{VERSION}"
         incomplete = f"IF({last} < hidden.{VERSION}, {next_}, hidden.{VERSION})"
         deleted = f"coalesce(nullif(hidden.{_DELETED_AT}, ''), {incomplete})" if has_all else "NULL"
-        ended = f"coalesce({deleted}, IF({last} < {at}, {at}, {after}))"
+        ended = f"coalesce({deleted}, IF({as_written(last)} <= {at}, {_free(at, f'was.{VERSION}')}, {after}))"
         differences = f"""
             {self._changed(missing)}
             UNION ALL
             SELECT 'd', {ended}, {self._own}, {NO_NAMES}, {nothing}
-            FROM {self._periods_now} AS was LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
-            LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")}
-            CROSS JOIN {newest} AS newest WHERE {last} < {ended}"""
+            FROM {self._now(f"NOT {HIDDEN} OR {PARTIAL} IS NOT NULL")} AS was
+            LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
+            LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")} CROSS JOIN {newest} AS newest
+            WHERE {last} < {ended} AND (NOT {HIDDEN} OR hidden.{_DELETED_AT} IS DISTINCT FROM '')"""
         if not has_all:
             return differences
         return f"""
             {differences}
             UNION ALL
             SELECT event.* FROM ({self._parted(missing)}) AS event
-            LEFT JOIN {self._periods_now} AS was ON {shape.same("event", "was")}
+            LEFT JOIN {self._now(f"NOT {HIDDEN}")} AS was ON {shape.same("event", "was")}
             LEFT ANTI JOIN {_NOW} AS row ON was.{VERSION} IS NOT NULL AND {shape.same("event", "row")}
             WHERE was.{VERSION} IS NULL OR (event.{OPERATION} <> 'd' AND event.{VERSION} > {last})"""
 
     def _changed(self, missing: list[str]) -> str:
         """Returns SQL of events of the rows that differ from the period of their id that goes on, or that have none.
 
-        `gone`: when the last period of an id ended, if its deleted row is still there or another export of one position
-        ended it.
+        `gone`: when the last period of an id ended that another export of one position ended.
         """
         shape = self._shape
         compared = [name for name in shape.others if name not in missing]
         same = " AND ".join(["true", *(f"row.{identifier(name)} <=> was.{identifier(name)}" for name in compared)])
-        began, before = as_written(f"was.{VERSION}"), f"coalesce(was.{VERSION}, gone.{VERSION})"
-        ended = f"IF(endswith({END_VERSION}, '{RIGHT_AFTER}'), {END_VERSION}, NULL)"
-        gone = f"""(SELECT {shape.keys()}, max(IF({CURRENT} AND {HIDDEN}, {VERSION}, {ended})) AS {VERSION}
-                    FROM {self._history} GROUP BY {shape.keys()})"""
+        gone = f"""(SELECT {shape.keys()}, max({END_VERSION}) AS {VERSION} FROM {self._history}
+                    WHERE endswith({END_VERSION}, '{RIGHT_AFTER}') GROUP BY {shape.keys()})"""
         return f"""
             SELECT 'u' AS {OPERATION},
-                   IF({as_written(before)} = row.{VERSION}, concat({before}, '{RIGHT_AFTER}'), row.{VERSION})
-                       AS {VERSION},
+                   {_free(f"row.{VERSION}", f"was.{VERSION}", f"gone.{VERSION}")} AS {VERSION},
                    {self._own}, {_lacking(missing)},
                    {", ".join(f"row.{identifier(name)}" for name in shape.names)}
-            FROM {_NOW} AS row LEFT JOIN {self._periods_now} AS was ON {shape.same("row", "was")}
+            FROM {_NOW} AS row
+            LEFT JOIN {self._now("true")} AS was ON {shape.same("row", "was")}
             LEFT JOIN {gone} AS gone ON {shape.same("row", "gone")}
-            WHERE IF(was.{VERSION} IS NULL, NOT {_IS_PARTED}, {began} <= row.{VERSION} AND NOT ({same}))"""
+            WHERE IF(was.{VERSION} IS NULL OR {HIDDEN}, NOT {_IS_PARTED},
+                     {as_written(f"was.{VERSION}")} <= row.{VERSION} AND NOT ({same}))"""
 
     def _parted(self, missing: list[str]) -> str:
         """Returns SQL of the events of parted rows: of their columns, each event has those that have its version."""
@@ -198,10 +199,20 @@ class AdoptedRows:
     def _history(self) -> str:
         return table_at(self.store.spark_url(lake_key(history_of(self.table).name)))
 
-    @property
-    def _periods_now(self) -> str:
-        return f"(SELECT * FROM {self._history} WHERE {CURRENT} AND NOT {HIDDEN})"
+    def _now(self, condition: str) -> str:
+        """Returns a relation of the current periods that satisfy the condition."""
+        return f"(SELECT * FROM {self._history} WHERE {CURRENT} AND ({condition}))"
 
 
 def _lacking(missing: list[str]) -> str:
     return f"CAST(array({', '.join(map(text_literal, missing))}) AS ARRAY<STRING>) AS {LACKING}"
+
+
+def _free(version: str, *known: str) -> str:
+    """Returns SQL of the version, or of one right after it if it is one of `known`, or confirmed the period `was`.
+
+    An event at such a version would count as known.
+    """
+    has = f"concat(array({', '.join(known)}), coalesce(map_keys(was.{CONFIRMED}), {NO_NAMES}))"
+    newest = f"array_max(filter({has}, at -> {as_written('at')} = {version}))"
+    return f"coalesce(concat({newest}, '{RIGHT_AFTER}'), {version})"

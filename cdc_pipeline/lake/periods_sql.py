@@ -91,15 +91,19 @@ def as_written(version: str) -> str:
 
 
 def new_events(shape: ClaimShape) -> str:
-    """Returns SQL of the events of EVENT that PERIOD does not know yet, so that applying a claim again does nothing."""
+    """Returns SQL of the events of EVENT that PERIOD does not know yet, so that applying a claim again does nothing.
+
+    An upsert is new where only a delete is known: a snapshot ends periods of rows that are replayed later, at its
+    version.
+    """
     starts = f"concat(array({VERSION}), coalesce(map_keys({CONFIRMED}), {NO_NAMES}))"
-    known = f"transform({starts}, at -> struct(at AS _cdc_at, false AS _cdc_is_end))"
-    ends = f"IF({END_VERSION} IS NULL, array(), array(struct({END_VERSION} AS _cdc_at, true AS _cdc_is_end)))"
+    known = f"transform({starts}, at -> struct(at AS _cdc_at, {HIDDEN} AND {PARTIAL} IS NULL AS _cdc_ends))"
+    ends = f"IF({END_VERSION} IS NULL, array(), array(struct({END_VERSION} AS _cdc_at, true AS _cdc_ends)))"
     return f"""
         SELECT event.* FROM {EVENT} AS event
         LEFT ANTI JOIN (SELECT {shape.keys()}, inline(concat({known}, {ends})) FROM {PERIOD}) AS known
             ON {shape.same("event", "known")} AND known._cdc_at = event.{VERSION}
-               AND (NOT known._cdc_is_end OR event.{OPERATION} = 'd')"""
+               AND (NOT known._cdc_ends OR event.{OPERATION} = 'd')"""
 
 
 def rows_now(shape: ClaimShape, relation: str) -> str:

@@ -128,6 +128,31 @@ def test_a_row_that_an_export_of_a_later_position_lacked_comes_back_by_another_o
     assert spans(store, table) == {1: [("a", 3, 9), ("a", 9, None)], 2: [("b", 3, None)]}
 
 
+@pytest.mark.parametrize("ordered", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_another_export_of_a_position_ends_and_begins_periods_where_the_history_already_has_an_event_of_it(
+    lake: SparkLake, store: LocalObjectStore, *, ordered: bool
+) -> None:
+    """The first export at 9 withheld the rows 1 to 3, which were then replayed. 4 was deleted before it and at it."""
+    table = table_of(ordered=ordered, keeps_history=True)
+    lake.create_table(table)
+    publish(lake, store, table, [(id_, "a", 1) for id_ in range(1, 5)], at=3, fence=0)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("d", 5, 4), event("d", 9, 4)]))
+    publish(lake, store, table, [], at=9, fence=1, name="part")
+    replayed = feed.claim([event("i", 9, id_, name="a", age=1) for id_ in (1, 2, 3)])
+    lake.upsert(table, replace(replayed, late=True, tombstones=True, cutoff_version=version(9)))
+    assert spans(store, table) == {1: [("a", 3, None)], 2: [("a", 3, None)], 3: [("a", 3, None)], 4: [("a", 3, 5)]}
+    wanted: dict[Any, list[Span]] = {
+        1: [("a", 3, None)],
+        2: [("a", 3, 9), ("b", 9, None)],
+        3: [("a", 3, 9)],
+        4: [("a", 3, 5), ("c", 9, None)],
+    }
+    for name in ("other", "the same again"):
+        publish(lake, store, table, [(1, "a", 1), (2, "b", 1), (4, "c", 1)], at=9, fence=2, name=name)
+        assert spans(store, table) == wanted
+
+
 @pytest.mark.parametrize(
     ("place", "moment"),
     [

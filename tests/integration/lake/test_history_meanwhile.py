@@ -8,8 +8,8 @@ from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import VALID_FROM
-from tests.support.history_tables import PEOPLE_OF_CASES, HistoryCase, side_by_side, spans
-from tests.support.lake import NOW, Feed, event, lake_table_rows, table_of, version
+from tests.support.history_tables import PEOPLE_OF_CASES, HistoryCase, publish, side_by_side, spans
+from tests.support.lake import NOW, Feed, event, lake_table_rows, lake_values, table_of, version
 
 MEANWHILE: dict[str, HistoryCase] = {
     "a row that did not change goes on": (
@@ -97,9 +97,23 @@ IN_ANY_ORDER: dict[str, HistoryCase] = {
             4: {1: [("a", 1, 5), ("b", 5, 9), ("c", 9, None)], 2: [("a", 2, 7), ("d", 10, None)]},
         },
     ),
+    "a row changed at a version that had confirmed its period, and again": (
+        [
+            [each for id_ in (1, 2) for each in (event("i", 1, id_, name="a", age=1), event("u", 9, id_, age=1))],
+            [event("u", 5, id_, name="b") for id_ in (1, 2)],
+            [],
+            [],
+            [event("u", 6, 1, name="c")],
+            [event("i", 30, 3, name="d", age=1)],
+        ],
+        {
+            3: {1: [("a", 1, 9), ("b", 9, None)], 2: [("a", 1, 9), ("b", 9, None)]},
+            6: {1: [("a", 1, 9), ("b", 9, 9), ("c", 9, None)], 2: [("a", 1, 9), ("b", 9, None)], 3: [("d", 30, None)]},
+        },
+    ),
     "a row that was incomplete is completed": INCOMPLETE,
 }
-"""The second claim is without the history, and ends with a purge."""
+"""The second and the fifth claim are without the history, and end with a purge."""
 
 
 def test_what_changed_meanwhile_ends_and_begins_periods_in_any_order(lake: SparkLake, store: LocalObjectStore) -> None:
@@ -107,11 +121,12 @@ def test_what_changed_meanwhile_ends_and_begins_periods_in_any_order(lake: Spark
     lake.create_table(table)
     feed, off = Feed(store=store, table=table), replace(table, keeps_history=False)
     for number, (events, wanted) in enumerate(side_by_side(IN_ANY_ORDER), 1):
-        work = replace(feed.claim(events), late=number == 4, tombstones=number in (2, 4))
-        lake.upsert(off if number == 2 else table, work)
-        if number == 2:
+        is_off = number in (2, 5)
+        work = replace(feed.claim(events), late=number == 4, tombstones=is_off or number == 4)
+        lake.upsert(off if is_off else table, work)
+        if is_off:
             lake.purge(off, version(9))
-        if wanted is not None:
+        if wanted is not None and not is_off:
             assert spans(store, table) == wanted
 
 
@@ -155,3 +170,19 @@ def begin(
         lake.upsert(replace(table, keeps_history=has_history), work)
         if wanted is not None:
             assert spans(store, table) == wanted
+
+
+@pytest.mark.parametrize("exported", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_an_incomplete_row_takes_no_value_from_before_a_snapshot_that_lacks_it(
+    lake: SparkLake, store: LocalObjectStore, *, exported: bool
+) -> None:
+    """Row 5 was withheld from the snapshot. Its history has the snapshot at once, or once it is switched on again."""
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("u", 3, 5, age=5), event("u", 10, 6, age=6)]))
+    publish(lake, store, replace(table, keeps_history=exported), [(1, "a", 1)], at=9, fence=1)
+    again = [event("u", 12, 5, name="x"), event("u", 13, 6, name="y", age=6)]
+    lake.upsert(table, replace(feed.claim(again), cutoff_version=version(9)))
+    assert spans(store, table) == {1: [("a", 9, None)], 6: [("y", 13, None)]}
+    assert lake_values(store, table) == {(1,): ("a", 1), (5,): ("x", None), (6,): ("y", 6)}
