@@ -51,10 +51,14 @@ Compared = TypeVar("Compared")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What one run did for a table: one outcome per commit, and why the run ended."""
+    """What one run did for a table: one outcome per commit, and why the run ended.
+
+    `found_applied`: the lake had a claim that the metadata store did not know to be applied.
+    """
 
     outcomes: tuple[UpsertOutcome, ...]
     ended: str
+    found_applied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ class SliceWorker:
         with self.work.leased(row.table_id) as held:
             with self.pausing(held[0], table):
                 applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
-            has_tried = bool(applied.outcomes) or applied.ended == ALL_APPLIED
+            has_tried = bool(applied.outcomes) or applied.found_applied or applied.ended == ALL_APPLIED
             if has_tried and self.work.store.failures.failing(row.table_id) is not None:
                 self.work.store.failures.clear(held[0])
             self._optimize(held[1], table, applied)
@@ -134,7 +138,7 @@ class SliceWorker:
         Each round compares the lake's log with the metadata store, chooses the next move and makes it. There is no
         other round after a claim that leaves nothing.
         """
-        row, outcomes = self.work.store.tables.table(table), list[UpsertOutcome]()
+        row, outcomes, found_applied = self.work.store.tables.table(table), list[UpsertOutcome](), False
         _refuse_stale(row)
         while True:
             lake_table = self.work.lake_table(table)
@@ -142,9 +146,10 @@ class SliceWorker:
             move = self._compared(lease, partial(next_move, situation))
             match move:
                 case Wait():
-                    return Applied(outcomes=tuple(outcomes), ended=move.reason)
+                    return Applied(outcomes=tuple(outcomes), ended=move.reason, found_applied=found_applied)
                 case MarkApplied():
                     self._mark_applied(lease, lake_table, move)
+                    found_applied = True
                 case Reopen():
                     self.work.store.rewinds.reopen(lease, after=move.after)
                     log.info("slices wait again, the lake was rewound", table=str(table), after=move.after)

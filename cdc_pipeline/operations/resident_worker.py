@@ -38,6 +38,8 @@ LONGEST_SILENCE = timedelta(hours=2)
 
 The supervisor then ends the worker: a thread cannot be ended.
 """
+_ALONE = timedelta(minutes=2)
+"""For so long the last attempt of a run stays alone. Later it has one slot as any other, since it may hang."""
 _POLL = timedelta(milliseconds=200)
 _STORE_AWAY_PAUSE = timedelta(seconds=1)
 
@@ -51,6 +53,11 @@ class Running:
     request_id: UUID
     begun: float
     is_last: bool
+
+
+def _is_alone(run: Running) -> bool:
+    """Returns whether no other run may begin beside this one: what ended two workers soon may end this one soon."""
+    return run.is_last and time.monotonic() - run.begun < _ALONE.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +154,7 @@ class ResidentWorker:
                 if not ended.result():
                     left.add(request_id)
             known = [run.request_id for run in runs.values()]
-            # Whatever ended two workers may end this one: nothing new begins beside its last attempt.
-            has_room = is_current and len(runs) < self.slots and not any(run.is_last for run in runs.values())
+            has_room = is_current and len(runs) < self.slots and not any(map(_is_alone, runs.values()))
             request = self._next(known, may_fail=until_idle) if has_room else None
             if request is not None:
                 is_last = request.attempts >= MOST_ATTEMPTS

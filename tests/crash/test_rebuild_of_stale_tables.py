@@ -147,3 +147,21 @@ def test_quarantined_rows_of_a_snapshot_that_only_the_lake_knows_are_kept_for_a_
     with world.process() as pipeline:
         table = pipeline.lake_table(world.tables[0])
         assert lake_rows(pipeline, table) == source_rows(world, table)
+
+
+def test_a_stale_table_that_begins_again_with_another_setting_keeps_it_in_a_rebuild(world: World) -> None:
+    apply_changes(world)
+    mark_stale(world)
+    first, *others = world.settings.tables
+    changed = first.model_copy(update={"deletes": "soft"})
+    world.settings = world.settings.model_copy(update={"tables": (changed, *others)})
+    with world.process() as pipeline:
+        pipeline.source_setup().set_up(begin_again=world.tables[:1])
+    register_changes(world)
+    rebuilt(world)
+    register_changes(world)
+    with world.process() as pipeline:
+        assert pipeline.lake_table(world.tables[0]).deletes == "soft"
+    snapshot_one(world)
+    go_on(world)
+    check(world)

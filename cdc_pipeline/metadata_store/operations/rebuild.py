@@ -17,7 +17,6 @@ from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild_from_base import Rows, restore
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import RebuildFromLake
-from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import PARTITION_NAME
 
 _PARTITION, _TABLE = models.stream_partition, models.source_table
@@ -38,9 +37,13 @@ _REMEMBER = (
     """,
     """
     CREATE TEMPORARY TABLE known_table ON COMMIT DROP AS
-    SELECT table_id, horizon, horizon_number, forgotten_through, cleaned_through
+    SELECT table_id, state, horizon, horizon_number, forgotten_through, cleaned_through
     FROM cdc.source_table WHERE stream = :stream
     """,
+)
+_WAS_STALE = text(
+    "EXISTS (SELECT FROM pg_temp.known_table AS known"
+    " WHERE known.table_id = source_table.table_id AND known.state = 'stale')"
 )
 _EMPTY = (
     "DELETE FROM cdc.failing_table WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
@@ -160,7 +163,7 @@ class EmptyLedger:
         }
         with self.database.transaction("ledger.rebuild") as connection:
             begun = insert(_TABLE).values(**new.name_columns(), settings=dict(new.settings), **identity)
-            settings = case((_TABLE.c.state == TableState.STALE, _TABLE.c.settings), else_=begun.excluded.settings)
+            settings = case((_WAS_STALE, _TABLE.c.settings), else_=begun.excluded.settings)
             changed = identity | ({"settings": settings} if new.settings else {})
             row = connection.execute(
                 begun.on_conflict_do_update(index_elements=[*new.name_columns()], set_=changed).returning(
