@@ -132,7 +132,8 @@ def _decode_lines(
     applicable = defaultdict[TableSchema, list[pa.Table]](list)
     for group, found in _taken(source, tables, entries, stream_partitions):
         schema, rows, why = _found_rows(found, settings)
-        if why and not source.sequence_by and _was_sent_again(rows, group[-1]):
+        in_several = len(stream_partitions) > 1 and not source.sequence_by
+        if why and in_several and _was_sent_again(rows, group[-1]):
             rows = rows.slice(0, 0)
         rows = _with_version(rows, group[-1], table.horizon)
         is_late = bool(rows.num_rows) and pc.min(rows[VERSION]).as_py() < table.horizon
@@ -230,7 +231,7 @@ def _found_rows(found: Sequence[TableEvents], settings: TableSettings) -> tuple[
 
 
 def _was_sent_again(rows: pa.Table, entry: QuarantinedText) -> bool:
-    """Returns whether a line was sent again whose entry does not say at which version it deletes.
+    """Returns whether a line of several stream partitions was sent again, and its entry lacks a version for its delete.
 
     The stream had deleted the old row. At the version that its stream partition had reached, a delete would end a newer
     row of another one.

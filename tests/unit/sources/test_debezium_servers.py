@@ -1,13 +1,16 @@
 """A server of MySQL that takes over has a log of its own, whose places cannot be compared with those before."""
 
+import json
 from typing import Any
 
 import pytest
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
-from tests.support.decoding import Decoding, orders
+from cdc_pipeline.sources.known import KnownTable
+from tests.support.decoding import Decoding, KeptText, orders
 
 EVENTS = TableName.parse("shop.shop.ev")
 KEYED = TableSettings(name=str(EVENTS), id=("id",), columns={"id": "int8"})
@@ -132,3 +135,24 @@ def test_a_server_that_only_sends_again_after_an_upgrade_counts_as_the_one_befor
     reader.send(mysql(OLD, 300, 1, 1), mysql(OLD, 350, 2, 1), mysql(OLD, 500, 3, 1))
     assert (ids(reader), reader.refused) == ([1, 2, 3], [])
     assert PartitionMemory.decode(reader.registered[0][EVENTS]).servers == (1,)
+
+
+def test_a_refused_key_change_of_a_server_at_lower_places_deletes_its_old_row() -> None:
+    """The stream has one partition, so the order of its lines decides, and nothing newer is elsewhere."""
+    table = TableSettings(name=str(EVENTS), id=("id",), columns={"id": "int8", "n": "int4"})
+    first = Decoding(table)
+    first.send(mysql(OLD, 400, 1, 1))
+    second = Decoding(TableSettings(name=str(EVENTS), id=("id",)), registered=first.registered)
+    delete = {**mysql(NEW, 400, 1, 2, op="d"), "before": {"id": 1, "n": 1}, "after": None}
+    create = {**mysql(NEW, 400, 2, 2), "after": {"id": 2, "n": "x"}}
+    second.send(delete, key={"id": 1}, headers={"__debezium.newkey": json.dumps({"id": 2})})
+    second.send(create, key={"id": 2}, headers={"__debezium.oldkey": json.dumps({"id": 1})})
+    lines = [unfit for events in second.events for unfit in events.unfit]
+    entries = [KeptText(quarantine_id=number, event=line) for number, line in enumerate(lines)]
+    known = KnownTable(name=EVENTS, source_id=0, key=("id",), published_as="", schema=None, horizon="")
+    source = EventsAlone(stream="shop", kind="kafka", tables=(table,))
+    (decoded,) = source.decode_quarantined(known, entries, columns=(), stream_partitions=range(1))
+    assert [(row["_cdc_op"], row["id"], row["_cdc_version"]) for row in decoded.rows.to_pylist()] == [
+        ("d", 1, lines[1].version)
+    ]
+    assert (decoded.fitting, [*decoded.refused]) == ([0], [1])
