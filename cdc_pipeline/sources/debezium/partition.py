@@ -239,9 +239,11 @@ def _size_bytes(part: Sequence[Line]) -> int:
 def before_last_delete(part: list[Line]) -> tuple[list[Line], list[Line]]:
     """Splits off a delete at the end with all lines after it: it may be the first event of a key change.
 
-    The second part waits for the line after it.
+    The second part waits for the line after it. A delete before MOST_BYTES of lines without a row begins none: only its
+    own tombstone comes before the second event. Nothing is split off then.
     """
     last = max((number for number, line in enumerate(part) if _row_event(line) is not None), default=0)
     event = _row_event(part[last]) if part else None
-    end = last if event is not None and event.operation == "d" else len(part)
+    may_begin = event is not None and event.operation == "d" and _size_bytes(part[last + 1 :]) < MOST_BYTES
+    end = last if may_begin else len(part)
     return part[:end], part[end:]

@@ -146,7 +146,7 @@ def test_a_transaction_of_a_topic_stays_open_while_the_broker_sends_nothing() ->
     assert ends(lines.next_groups(everything=True)) == [(False, True)]
 
 
-def compacted(*values: tuple[str, int] | None, padding: int = 0) -> PartitionRecords:
+def compacted(*values: tuple[str, int] | None, padding: int = 0, key_bytes: int = 2) -> PartitionRecords:
     """A topic with these events, and tombstones in place of None."""
     records = PartitionRecords(topic="orders", partition=0, offset=0)
     for place, event in enumerate(values):
@@ -156,7 +156,7 @@ def compacted(*values: tuple[str, int] | None, padding: int = 0) -> PartitionRec
             file="orders",
             number=place,
             written=0,
-            key=b"{}",
+            key=b"{}".ljust(key_bytes),
             value=json.dumps(value).encode() if value else None,
             headers={},
             deleted_rows=TableName.parse("shop.public.orders"),
@@ -178,6 +178,17 @@ def test_a_tombstone_waits_with_its_delete_in_a_large_transaction() -> None:
     lines = PartitionLines(compacted(("c", 20), ("d", 20), None, padding=MOST_BYTES // 2))
     (group,) = lines.next_groups(everything=False)
     assert (shown([group]), group.is_closed, lines.returned_until) == ([["c"]], False, 1)
+
+
+def test_many_tombstones_behind_a_delete_do_not_all_wait_with_it() -> None:
+    """Compaction left them alone: none of them is of the delete, but perhaps the first one."""
+    tombstones = 12
+    records = compacted(("c", 20), ("d", 20), *[None] * tombstones, key_bytes=MOST_BYTES // 3)
+    lines, waited = PartitionLines(records), list[int]()
+    while records.waiting:
+        lines.next_groups(everything=False)
+        waited.append(records.offset - lines.returned_until)
+    assert (max(waited), waited[-1]) == (2, 0)
 
 
 def test_tombstones_that_compaction_left_wait_for_nothing_and_keep_no_transaction_from_its_rest() -> None:
