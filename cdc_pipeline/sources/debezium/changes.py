@@ -32,19 +32,25 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def changes_of(
-    event: EnvelopeEvent, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
+    event: EnvelopeEvent,
+    layout: Layout,
+    *,
+    before_it: EnvelopeEvent | None,
+    alone: bool,
+    columns: frozenset[str] | None = None,
 ) -> tuple[Change, ...]:
     """Returns the changes of one event.
 
     Debezium writes a key change as two events. The one that has both ids gives two changes, the other one gives none.
     `before_it`: the event of the same table and transaction right before this one. `alone`: the stream has one
     partition; of a table with an id, also that the event is beyond all places in the log that were read before, and is
-    not replayed. Raises Undecodable for an event without its row, SourceError for a keyless table without the old row.
+    not replayed. `columns`: those that a keyless table had when the event came, None for all. Raises Undecodable for an
+    event without its row, SourceError for a keyless table without the old row.
     """
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
     if not layout.schema.key:
-        return tuple(_of_keyless(event, layout, alone=alone))
+        return tuple(_of_keyless(event, layout, columns, alone=alone))
     if event.operation == "d":
         return _delete(event, layout, before_it)
     after = event.after
@@ -248,10 +254,12 @@ def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -
     return before is None or is_placeholder(before)
 
 
-def _of_keyless(event: EnvelopeEvent, layout: Layout, *, alone: bool) -> Iterable[Change]:
+def _of_keyless(
+    event: EnvelopeEvent, layout: Layout, columns: frozenset[str] | None, *, alone: bool
+) -> Iterable[Change]:
     if event.operation in "ud":
         if alone:
-            refuse_dropped_columns(layout.table, layout.gone)
+            refuse_dropped_columns(layout.table, layout.gone if columns is None else layout.gone & columns)
         yield Change(operation=Operation.DELETE, values=_whole(event, event.before, layout))
     if event.operation in "cru":
         if event.after is None:

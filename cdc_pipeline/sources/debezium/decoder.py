@@ -1,5 +1,6 @@
 """Decodes lines, in the order of their stream partitions, into change events per table, each with its version."""
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
-from cdc_pipeline.errors import ColumnDropped, SourceError
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change
@@ -60,7 +61,8 @@ class DebeziumDecoder:
     table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set. `alone`:
     whether the whole stream has one partition; by default, whether `last_position` has one. With `sequence_by`, no two
     events are known to be adjacent, as in a stream of several partitions. `watches`: by table, shared with others.
-    `replayed`: the lines were quarantined, and others may have been between them.
+    `replayed`: the lines were quarantined, and others may have been between them. `columns`: those that their table had
+    then, None for all; a column that was added later shows nothing about an old row without it.
     """
 
     def __init__(
@@ -74,11 +76,12 @@ class DebeziumDecoder:
         alone: bool | None = None,
         watches: defaultdict[str, TableWatch] | None = None,
         replayed: bool = False,
+        columns: frozenset[str] | None = None,
     ) -> None:
         self._tables = tables
         self._sequence_by = tuple(sequence_by)
         self._alone = not sequence_by and (len(last_position) == 1 if alone is None else alone)
-        self._replayed = replayed
+        self._replayed, self._columns = replayed, columns
         self._horizons = horizons
         self._late_by = late_by
         self._memory = {
@@ -197,7 +200,7 @@ class DebeziumDecoder:
         if event.operation == "d" and self._begins_key_change(event, adding, layout):
             return None
         alone = self._alone and (keyless or (own > before and not self._replayed))  # else: sent again?
-        changes = changes_of(event, layout, before_it=before_it, alone=alone)
+        changes = changes_of(event, layout, before_it=before_it, alone=alone, columns=self._columns)
         in_fields = partial(version_in_fields, event, changes, raw, layout, memory, self._sequence_by)
         version = in_fields() if self._sequence_by else encode_place(position, raw.place)
         memory.horizon.check(version)
@@ -288,6 +291,6 @@ class DebeziumDecoder:
             column="",
             reason=str(why),
         )
-        if isinstance(why.__cause__, ColumnDropped):
-            event = replace(event, payload={**event.payload, ALONE: "true"})
+        if self._alone and (columns := self._tables.keyless_columns(table)):
+            event = replace(event, payload={**event.payload, ALONE: json.dumps(columns)})
         self._taken.unfit.append((table, event))

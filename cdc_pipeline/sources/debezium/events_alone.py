@@ -17,6 +17,7 @@ from cdc_pipeline.sources.debezium.changes import is_key_change
 from cdc_pipeline.sources.debezium.connector_checks import TableWatch
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import refuse_changed_types
+from cdc_pipeline.sources.debezium.one_line import fast_json
 from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine, debezium_content
 from cdc_pipeline.sources.debezium.rows import ALONE, DELETES_AT, DELETING, FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
@@ -157,8 +158,8 @@ def _taken(
 ) -> Iterator[tuple[list[QuarantinedText], Sequence[TableEvents]]]:
     """Yields quarantined lines with their events: each line alone, but those of a key change together if they fit.
 
-    A line that was refused for a dropped column, by a stream of one partition, is judged as it was then. One that was
-    refused for another reason may be older than a column that it lacks.
+    A line of a table without an id, in a stream of one partition, is judged by the columns that the table had then. It
+    is older than those that were added later.
     """
     watches = defaultdict[str, TableWatch](TableWatch)
     waiting = deque(_groups(source, entries))
@@ -170,6 +171,7 @@ def _taken(
             sequence_by=source.sequence_by,
             last_position={number: {} for number in stream_partitions},
             alone=len(stream_partitions) == 1 or ALONE in group[0][0].payload,
+            columns=_columns_then(group[0][0].payload.get(ALONE)),
             watches=watches,
             replayed=True,
         )
@@ -179,6 +181,12 @@ def _taken(
             waiting.extendleft([each] for each in reversed(group))
         else:
             yield [entry for entry, _ in group], found
+
+
+def _columns_then(noted: str | None) -> frozenset[str] | None:
+    """Returns the columns that the table had when its line was quarantined, None if the line has no list of them."""
+    names = fast_json(noted or "")
+    return frozenset(map(str, names)) if isinstance(names, list) else None
 
 
 def _groups(source: EventsAlone, entries: Iterable[QuarantinedText]) -> list[_Group]:

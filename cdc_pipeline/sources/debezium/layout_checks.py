@@ -63,6 +63,14 @@ def refuse_coarse_key(event: EnvelopeEvent, schema: TableSchema, settings: Table
         )
 
 
+def without_types(settings: TableSettings) -> SettingsError:
+    return SettingsError(
+        f"the column types of {settings.name} are not known: its events carry no schema",
+        expected="events with schema and payload, or columns in pipeline.yml",
+        remedy=f"list its columns, such as columns: {{id: int8, name: text}} under {settings.name}",
+    )
+
+
 def other_key(key: Fields, schema: TableSchema, settings: TableSettings) -> SourceError:
     """Returns the error for an event whose key has columns outside of the id: rows with one id may be several."""
     now, known = (", ".join(map(printable, names)) for names in (key, schema.key))

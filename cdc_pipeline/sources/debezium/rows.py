@@ -25,7 +25,7 @@ from cdc_pipeline.types import parse_debezium
 LINE, FILE, LINE_NUMBER = "_cdc_line", "_cdc_file", "_cdc_line_number"
 """Keys of a quarantined line's payload: the whole line, its file and its line number."""
 DELETES_AT, ALONE = "_cdc_deletes_at", "_cdc_alone"
-"""Keys for the older version of what it deletes, and for an old row without a dropped column. There are no others."""
+"""Keys for the older version of what it deletes, and for the columns of a table without an id. There are no others."""
 LINE_ESCAPED = "_cdc_line_escaped"
 """Key in place of LINE for a line with NUL or invalid UTF-8, which PostgreSQL does not accept: Python's escapes."""
 DELETING = (Operation.DELETE, Operation.TRUNCATE)

@@ -17,6 +17,7 @@ from cdc_pipeline.sources.debezium.layout_checks import (
     refuse_coarse_key,
     refuse_other_types,
     refuse_rounded,
+    without_types,
 )
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
 from cdc_pipeline.sources.table_checks import check_excluded
@@ -146,6 +147,11 @@ class DebeziumTables:
         """Returns whether the table of the event has no id, also if it cannot be read."""
         return self._key(event, settings) == ()
 
+    def keyless_columns(self, table: TableName) -> tuple[str, ...]:
+        """Returns every column that a table without an id had so far, () for other tables."""
+        known = self._known.get(table)
+        return known.names if known is not None and known.is_keyless else ()
+
     def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         fields = _row_fields(event.fields)
         if not fields and not settings.columns and _shows_key_alone(event):
@@ -170,7 +176,7 @@ class DebeziumTables:
     def _columns(self, settings: TableSettings, fields: Mapping[str, Fields]) -> tuple[Column, ...]:
         declared = settings.columns
         if not fields and not declared:
-            raise _without_types(settings)
+            raise without_types(settings)
         known = self._known.get(settings.table)
         types = {column.name: column.type for column in (known.columns if known and fields else ())}
         found = {name: _column_type(field, settings) for name, field in fields.items() if name not in declared}
@@ -203,14 +209,6 @@ class DebeziumTables:
                 self._left_out.add((layout.table, name))
                 shown = printable(name)
                 log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
-
-
-def _without_types(settings: TableSettings) -> SettingsError:
-    return SettingsError(
-        f"the column types of {settings.name} are not known: its events carry no schema",
-        expected="events with schema and payload, or columns in pipeline.yml",
-        remedy=f"list its columns, such as columns: {{id: int8, name: text}} under {settings.name}",
-    )
 
 
 def _without_type_of(names: Iterable[str], settings: TableSettings) -> SettingsError:

@@ -101,10 +101,10 @@ def with_schema(event: Json) -> Json:
     return {"schema": {"fields": [{"field": "after", "fields": fields}]}, "payload": event}
 
 
-def corrected(reader: Decoding, partitions: int) -> DecodedEvents:
+def corrected(reader: Decoding, partitions: int, damaged: str = str(3 << 70)) -> DecodedEvents:
     """What the quarantined update of a keyless table gives once its value is corrected, and the lake has a column w."""
     (unfit,) = [unfit for events in reader.events for unfit in events.unfit]
-    payload = {name: str(text).replace(str(3 << 70), "2") for name, text in unfit.payload.items()}
+    payload = {name: str(text).replace(damaged, "2") for name, text in unfit.payload.items()}
     entry = KeptText(quarantine_id=1, event=dataclasses.replace(unfit, payload=payload))
     schema = TableSchema(columns=(Column(name="v", type="int8"), Column(name="w", type="text")), key=())
     known = KnownTable(name=ORDERS, source_id=0, key=(), published_as="", schema=schema)
@@ -133,6 +133,19 @@ def test_an_old_row_from_before_a_column_was_added_is_found_beside_a_topic_of_tr
     reader.send(with_schema(postgres("u", 20, before={"v": 1}, after={"v": 3 << 70})))
     decoded = corrected(reader, 2)
     assert (decoded.rows["_cdc_op"].to_pylist(), decoded.refused) == (["d", "i"], {})
+
+
+@pytest.mark.parametrize(("first", "is_found"), [({"v": 1}, True), ({"v": 1, "w": "y"}, False)])
+def test_a_damaged_line_is_judged_by_the_columns_that_its_table_had(first: Json, *, is_found: bool) -> None:
+    """Beside a topic of transactions, too: a column that was added later hides no old row, a dropped one does."""
+    reader = Decoding(orders())
+    reader.send(with_schema(postgres("c", 10, after=first)))
+    update = json.dumps(with_schema(postgres("u", 20, before={"v": 1}, after={"v": "damaged"})))
+    reader.send(update.replace('"damaged"', "damaged").encode())
+    assert ["is no JSON" in why for why in reader.refused] == [True]
+    decoded = corrected(reader, 2, "damaged")
+    assert decoded.rows["_cdc_op"].to_pylist() == (["d", "i"] if is_found else [])
+    assert ["came without the column w" in why for why in decoded.refused.values()] == [True] * (not is_found)
 
 
 def test_deletes_beside_each_other_are_none_of_them_lost() -> None:
