@@ -8,7 +8,6 @@ CdcError
 │   ├── SourceGap           the source no longer has the next offset: a new snapshot is needed
 │   ├── SourceChanged       another system identifier, timeline or table oid
 │   │   └── TableStale      the stream lacks changes of this table: a new snapshot is needed
-│   ├── ColumnDropped       the old row of a table without an id lacks a column of the lake's rows
 │   ├── PartitionFailed     one stream partition cannot be read; the others go on
 │   ├── StreamDenied        the credentials may not read one stream; the tables of others go on
 │   ├── SourceBusy          another session has the slot or a lock; the same call may succeed later
@@ -126,10 +125,6 @@ class TableStale(SourceChanged):
         return cls(
             error.found, table=table, expected=error.expected, remedy=f"{error.remedy}, then cdc snapshot {table}"
         )
-
-
-class ColumnDropped(SourceError):
-    pass
 
 
 class PartitionFailed(SourceError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from cdc_pipeline.errors import ColumnDropped, SettingsError, SourceError
+from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
@@ -83,12 +83,12 @@ def other_key(key: Fields, schema: TableSchema, settings: TableSettings) -> Sour
 
 
 def refuse_dropped_columns(table: TableName, gone: Collection[str]) -> None:
-    """Raises ColumnDropped if the lake's rows have columns that the old row of an event does not show any more: `gone`.
+    """Raises SourceError if the lake's rows have columns that the old row of an event does not show any more: `gone`.
 
     The row would not be found, and would stay. With several stream partitions the event may be older than the column.
     """
     if gone:
-        raise ColumnDropped(
+        raise SourceError(
             f"an update or delete of {table}, which has no id, came without the column {min(gone)} that earlier events"
             " had",
             expected="old rows with all columns that the lake's rows have",
