@@ -94,13 +94,21 @@ def new_events(shape: ClaimShape) -> str:
     """Returns SQL of the events of EVENT that PERIOD does not know yet, so that applying a claim again does nothing.
 
     An upsert is new where only a delete is known: a snapshot ends periods of rows that are replayed later, at its
-    version.
+    version. If another export of that position ended the newest period right after it, the upsert comes right after
+    that end.
     """
+    deleted = f"({HIDDEN} AND {PARTIAL} IS NULL)"
     starts = f"concat(array({VERSION}), coalesce(map_keys({CONFIRMED}), {NO_NAMES}))"
-    known = f"transform({starts}, at -> struct(at AS _cdc_at, {HIDDEN} AND {PARTIAL} IS NULL AS _cdc_ends))"
+    known = f"transform({starts}, at -> struct(at AS _cdc_at, {deleted} AS _cdc_ends))"
     ends = f"IF({END_VERSION} IS NULL, array(), array(struct({END_VERSION} AS _cdc_at, true AS _cdc_ends)))"
+    gone = f"max_by(coalesce({END_VERSION}, IF({deleted}, {VERSION}, NULL)), {VERSION})"
+    is_right_before = f"_cdc_gone <> event.{VERSION} AND {as_written('_cdc_gone')} = event.{VERSION}"
+    version = f"IF(event.{OPERATION} <> 'd' AND {is_right_before}, concat(_cdc_gone, '{RIGHT_AFTER}'), event.{VERSION})"
     return f"""
-        SELECT event.* FROM {EVENT} AS event
+        SELECT event.* FROM (
+            SELECT event.* EXCEPT ({VERSION}), {version} AS {VERSION} FROM {EVENT} AS event
+            LEFT JOIN (SELECT {shape.keys()}, {gone} AS _cdc_gone FROM {PERIOD} GROUP BY {shape.keys()}) AS newest
+                ON {shape.same("event", "newest")}) AS event
         LEFT ANTI JOIN (SELECT {shape.keys()}, inline(concat({known}, {ends})) FROM {PERIOD}) AS known
             ON {shape.same("event", "known")} AND known._cdc_at = event.{VERSION}
                AND (NOT known._cdc_ends OR event.{OPERATION} = 'd')"""

@@ -153,6 +153,23 @@ def test_another_export_of_a_position_ends_and_begins_periods_where_the_history_
         assert spans(store, table) == wanted
 
 
+@pytest.mark.parametrize("ordered", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_a_row_that_another_export_of_a_position_withheld_comes_back_once_it_is_replayed(
+    lake: SparkLake, store: LocalObjectStore, *, ordered: bool
+) -> None:
+    table = table_of(ordered=ordered, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    publish(lake, store, table, [(1, "a", 1), (3, "c", 3)], at=5, fence=0, name="mon")
+    publish(lake, store, table, [(1, "a", 1)], at=5, fence=0, name="tue")
+    work = replace(feed.claim([event("i", 5, 3, name="c", age=3)]), late=True, cutoff_version=version(5))
+    for claim_id in ("replay", "again"):
+        lake.upsert(table, replace(work, claim_id=claim_id))
+        assert spans(store, table) == {1: [("a", 5, None)], 3: [("c", 5, 5), ("c", 5, None)]}
+    lake.upsert(table, replace(feed.claim([event("u", 7, 3, name="d")]), cutoff_version=version(5)))
+    assert spans(store, table)[3] == [("c", 5, 5), ("c", 5, 7), ("d", 7, None)]
+
+
 @pytest.mark.parametrize(
     ("place", "moment"),
     [
