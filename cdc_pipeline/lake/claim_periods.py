@@ -76,20 +76,21 @@ class ClaimPeriods:
 
         Returns None if no event of EVENT changes a period. `truncates`: as `name_events` returned them.
 
-        They end the periods of all ids. A truncate of an earlier claim ends those of this claim's ids alone, whose
-        events may be older than it; when it was committed is not known any more.
+        They end the periods of all ids. A truncate of an earlier claim ends those of this claim's ids alone that have
+        an event which is not newer; when it was committed is not known any more.
         """
         found = self._name_periods(truncates)
         if found is None:
             return None
         replaced, partial = found
+        ends: dict[str, str | None] = dict(truncates)
         if not self.is_new and (emptied_before := self._emptied_before()):
-            truncates = {emptied_before: "CAST(NULL AS TIMESTAMP)", **truncates}
+            ends.setdefault(emptied_before, None)
         is_ordered = self.fitted.table.ordered
         sql = periods(
             self._shape,
             fills=partial,
-            truncates=truncates,
+            truncates=ends,
             keeps_old_events=self.work.tombstones or not is_ordered,
             has_one_period=self.is_new,
             horizon=self.work.horizon,

@@ -44,7 +44,7 @@ def periods(
     shape: ClaimShape,
     *,
     fills: Iterable[str],
-    truncates: Mapping[str, str],
+    truncates: Mapping[str, str | None],
     keeps_old_events: bool,
     has_one_period: bool,
     horizon: str,
@@ -52,7 +52,8 @@ def periods(
     """Returns SQL of all periods of the ids of PERIOD and EVENT.
 
     `fills`: the columns for which an event may have no value; it keeps the value before it. `truncates`: version -> SQL
-    of the commit time. `keeps_old_events`: older events may arrive later, so a delete leaves a hidden row, and a period
+    of the commit time; None for one of an earlier claim, which ends no ids but those of EVENT with an event that is not
+    newer. `keeps_old_events`: older events may arrive later, so a delete leaves a hidden row, and a period
     remembers each event that confirmed it; otherwise only the last one. `has_one_period`: PERIOD has at most one period
     of each id, and EVENT only newer events. `horizon`: events that arrive later are not older than this version, so of
     the events before it that confirmed a period, the last one is remembered.
@@ -154,7 +155,7 @@ def _values(shape: ClaimShape) -> str:
     return "".join(f", {_value(each)}" for each in shape.registers)
 
 
-def _gathered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str], is_same: str) -> str:
+def _gathered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str | None], is_same: str) -> str:
     """Gathers the events of each period: the first one with its values, the later ones, and those that lack values."""
     return f"""
         SELECT {shape.keys()}, min(_cdc_at) AS {VERSION}, min(_cdc_act) AS _cdc_act,
@@ -164,7 +165,7 @@ def _gathered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str
         FROM ({_numbered(shape, fills, truncates, is_same)}) GROUP BY {shape.keys()}, _cdc_period"""
 
 
-def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str], is_same: str) -> str:
+def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str | None], is_same: str) -> str:
     """Adds to the events the number of their period, and whether they are the first of it."""
     return f"""
         SELECT *, count_if(_cdc_is_first) OVER by_version AS _cdc_period
@@ -178,7 +179,7 @@ def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str
         WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)"""
 
 
-def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str], is_same: str) -> str:
+def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str | None], is_same: str) -> str:
     """Gives each event the values that it lacks, from the event before it, unless a delete is between them.
 
     The first period of an id keeps its values: those of the period before it were taken when it was written. `is_same`:
@@ -210,7 +211,7 @@ def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, 
                                     ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))"""
 
 
-def _distinct(shape: ClaimShape, truncates: Mapping[str, str]) -> str:
+def _distinct(shape: ClaimShape, truncates: Mapping[str, str | None]) -> str:
     """Returns one event per id and version. At one version an upsert wins over a delete, as in the table itself."""
     order = "_cdc_at, _cdc_act DESC, _cdc_is_known DESC, _cdc_operation DESC"
     return f"""
@@ -220,7 +221,7 @@ def _distinct(shape: ClaimShape, truncates: Mapping[str, str]) -> str:
         WHERE coalesce(_cdc_at <> _cdc_at_before, true)"""
 
 
-def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
+def _events(shape: ClaimShape, truncates: Mapping[str, str | None]) -> list[str]:
     """Returns relations of events: those that PERIOD came from with the ends of its periods, those of EVENT, truncates.
 
     An end has the values of its period, which do not matter.
@@ -246,12 +247,14 @@ def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
                IF({OPERATION} = 'd', {NO_NAMES}, {ABSENT}), {LACKING}, false, {NO_NAMES}, {OPERATION}
         FROM {EVENT}""",
     ]
-    if truncates:
-        listed = ", ".join(f"({text_literal(version)}, {moment})" for version, moment in truncates.items())
+    everywhere = f"SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT}"
+    for version, moment in truncates.items():
+        at = text_literal(version)
+        older = f"SELECT DISTINCT {shape.keys()} FROM {EVENT} WHERE {VERSION} <= {at}"
         found.append(f"""
-        SELECT {no_values}, _cdc_at, _cdc_time, {_END}, {NO_NAMES}, {NO_NAMES}, false, {NO_NAMES}, ''
-        FROM (SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})
-        CROSS JOIN (VALUES {listed} AS truncates(_cdc_at, _cdc_time))""")
+        SELECT {no_values}, {at}, {moment or "CAST(NULL AS TIMESTAMP)"}, {_END}, {NO_NAMES}, {NO_NAMES}, false,
+               {NO_NAMES}, ''
+        FROM ({everywhere if moment else older})""")
     return found
 
 

@@ -85,6 +85,17 @@ def test_a_row_that_a_truncate_took_and_that_came_back_meanwhile_goes_on(
     assert lake_values(store, table) == {(1,): ("c", 1), (9,): ("b", 1)}
 
 
+def test_a_row_that_came_back_after_a_truncate_meanwhile_goes_on_beside_a_late_event_of_another_id(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table, feed = unordered(lake, store)
+    lake.upsert(table, feed.claim([event("i", 1, 2, name="b", age=1)]))
+    meanwhile = feed.claim([event("t", 20), event("i", 21, 2, name="b", age=1)])
+    lake.upsert(replace(table, keeps_history=False), meanwhile)
+    lake.upsert(table, feed.claim([event("i", 15, 7, name="late", age=1), event("u", 60, 2, name="c")]))
+    assert spans(store, table) == {2: [("b", 1, 60), ("c", 60, None)], 7: [("late", 15, 20)]}
+
+
 def test_a_row_has_one_period_at_each_moment(
     store: LocalObjectStore, session: SparkSession, table: LakeTable, feed: Feed
 ) -> None:
