@@ -97,11 +97,12 @@ class AdoptedRows:
     def _differences(self, missing: list[str], at_version: str, *, has_all: bool) -> str:
         """Returns SQL of events that turn the current periods into the table's rows.
 
-        A period newer than its row is kept. With `has_all` a deleted row says when its id was. An id without any row
-        was deleted at `at_version`. If its period is newer than that, it was deleted right after the last event of the
-        period if the table `has_all` that the history has, otherwise at the table's newest version. Without `has_all`,
-        a period is newer only if it began later, because the events that confirm its values come again. What changes at
-        a version of which the period has an event, as by another export of the same position, comes right after it.
+        A period newer than its row is kept. With `has_all` a deleted row says when its id was, at the earliest right
+        after the last event of the period. An id without any row was deleted at `at_version`. If its period is newer
+        than that, it was deleted right after the last event of the period if the table `has_all` that the history has,
+        otherwise at the table's newest version. Without `has_all`, a period is newer only if it began later, because
+        the events that confirm its values come again. What changes at a version of which the period has an event, as by
+        another export of the same position, comes right after it.
         An incomplete period ends too, unless its row is still there, incomplete and not deleted before.
         """
         shape = self._shape
@@ -109,13 +110,9 @@ class AdoptedRows:
             f"was.{identifier(name)}" if name in shape.key else f"CAST(NULL AS {type_}) AS {identifier(name)}"
             for name, type_ in shape.columns
         )
-        newest, at = f"(SELECT max({VERSION}) AS {VERSION} FROM {_NOW})", text_literal(at_version)
+        newest = f"(SELECT max({VERSION}) AS {VERSION} FROM {_NOW})"
         last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})" if has_all else f"was.{VERSION}"
-        next_ = f"concat({last}, '{RIGHT_AFTER}')"
-        after = next_ if has_all else f"newest.{VERSION}"
-        incomplete = f"IF({last} < hidden.{VERSION}, {next_}, hidden.{VERSION})"
-        deleted = f"coalesce(nullif(hidden.{_DELETED_AT}, ''), {incomplete})" if has_all else "NULL"
-        ended = f"coalesce({deleted}, IF({as_written(last)} <= {at}, {_free(at, f'was.{VERSION}')}, {after}))"
+        ended = _ended(last, text_literal(at_version), has_all=has_all)
         differences = f"""
             {self._changed(missing)}
             UNION ALL
@@ -206,6 +203,19 @@ class AdoptedRows:
 
 def _lacking(missing: list[str]) -> str:
     return f"CAST(array({', '.join(map(text_literal, missing))}) AS ARRAY<STRING>) AS {LACKING}"
+
+
+def _ended(last: str, at: str, *, has_all: bool) -> str:
+    """Returns SQL of the version at which the period `was` ended; see `AdoptedRows`. `last`: that of its last event.
+
+    The table may keep a row that it deleted at an older version: that of another export of the last event's position.
+    """
+    next_ = f"concat({last}, '{RIGHT_AFTER}')"
+    after = next_ if has_all else f"newest.{VERSION}"
+    kept = f"IF(hidden.{_DELETED_AT} = hidden.{VERSION} AND hidden.{_DELETED_AT} <= {last}, {next_}, NULL)"
+    incomplete = f"IF({last} < hidden.{VERSION}, {next_}, hidden.{VERSION})"
+    deleted = f"coalesce({kept}, nullif(hidden.{_DELETED_AT}, ''), {incomplete})" if has_all else "NULL"
+    return f"coalesce({deleted}, IF({as_written(last)} <= {at}, {_free(at, f'was.{VERSION}')}, {after}))"
 
 
 def _free(version: str, *known: str) -> str:

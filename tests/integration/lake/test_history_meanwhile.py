@@ -186,3 +186,15 @@ def test_an_incomplete_row_takes_no_value_from_before_a_snapshot_that_lacks_it(
     lake.upsert(table, replace(feed.claim(again), cutoff_version=version(9)))
     assert spans(store, table) == {1: [("a", 9, None)], 6: [("y", 13, None)]}
     assert lake_values(store, table) == {(1,): ("a", 1), (5,): ("x", None), (6,): ("y", 6)}
+
+
+def test_a_row_that_another_export_of_a_position_lacked_meanwhile_ends_also_if_its_table_keeps_it(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table = table_of(deletes="soft", keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    publish(lake, store, table, [(1, "a", 1), (3, "c", 3)], at=5, fence=0, name="mon")
+    publish(lake, store, replace(table, keeps_history=False), [(1, "a", 1)], at=5, fence=0, name="tue")
+    lake.upsert(table, replace(feed.claim([event("u", 7, 1, name="b", age=1)]), cutoff_version=version(5)))
+    assert spans(store, table) == {1: [("a", 5, 7), ("b", 7, None)], 3: [("c", 5, 5)]}
