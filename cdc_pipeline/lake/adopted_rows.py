@@ -98,11 +98,12 @@ class AdoptedRows:
         """Returns SQL of events that turn the current periods into the table's rows.
 
         A period newer than its row is kept. With `has_all` a deleted row says when its id was, at the earliest right
-        after the last event of the period. An id without any row was deleted at `at_version`. If its period is newer
-        than that, it was deleted right after the last event of the period if the table `has_all` that the history has,
-        otherwise at the table's newest version. Without `has_all`, a period is newer only if it began later, because
-        the events that confirm its values come again. What changes at a version of which the period has an event, as by
-        another export of the same position, comes right after it.
+        after the last event of the period; one that is incomplete since its delete says it, too, also within the
+        period. An id without any row was deleted at `at_version`. If its period is newer than that, it was deleted
+        right after the last event of the period if the table `has_all` that the history has, otherwise at the table's
+        newest version. Without `has_all`, a period is newer only if it began later, because the events that confirm its
+        values come again. What changes at a version of which the period has an event, as by another export of the same
+        position, comes right after it.
         An incomplete period ends too, unless its row is still there, incomplete and not deleted before.
         """
         shape = self._shape
@@ -113,6 +114,9 @@ class AdoptedRows:
         newest = f"(SELECT max({VERSION}) AS {VERSION} FROM {_NOW})"
         last = f"coalesce(array_max(map_keys(was.{CONFIRMED})), was.{VERSION})" if has_all else f"was.{VERSION}"
         ended = _ended(last, text_literal(at_version), has_all=has_all)
+        is_ended = f"{last} < {ended}"
+        if has_all:
+            is_ended += f" OR (hidden.{_DELETED_AT} <> '' AND hidden.{_DELETED_AT} < hidden.{VERSION})"
         differences = f"""
             {self._changed(missing)}
             UNION ALL
@@ -120,7 +124,7 @@ class AdoptedRows:
             FROM {self._now(f"NOT {HIDDEN} OR {PARTIAL} IS NOT NULL")} AS was
             LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
             LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")} CROSS JOIN {newest} AS newest
-            WHERE {last} < {ended} AND (NOT {HIDDEN} OR hidden.{_DELETED_AT} IS DISTINCT FROM '')"""
+            WHERE ({is_ended}) AND (NOT {HIDDEN} OR hidden.{_DELETED_AT} IS DISTINCT FROM '')"""
         if not has_all:
             return differences
         return f"""

@@ -198,3 +198,18 @@ def test_a_row_that_another_export_of_a_position_lacked_meanwhile_ends_also_if_i
     publish(lake, store, replace(table, keeps_history=False), [(1, "a", 1)], at=5, fence=0, name="tue")
     lake.upsert(table, replace(feed.claim([event("u", 7, 1, name="b", age=1)]), cutoff_version=version(5)))
     assert spans(store, table) == {1: [("a", 5, 7), ("b", 7, None)], 3: [("c", 5, 5)]}
+
+
+def test_a_delete_meanwhile_ends_a_row_of_which_a_later_update_has_not_all_values(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    """The update of row 1 changed nothing, that of row 2 began a period."""
+    table = table_of(ordered=False, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    ids = (1, 2)
+    updates = [event("u", 15, id_, age=id_) for id_ in ids]
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in ids] + updates))
+    lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 12, id_) for id_ in ids]))
+    lake.upsert(table, feed.claim([event("i", 30, 3, name="c", age=3)]))
+    assert spans(store, table) == {1: [("a", 1, 12)], 2: [("a", 1, 12)], 3: [("c", 30, None)]}
