@@ -33,6 +33,12 @@ from cdc_pipeline.record import (
 _NOW, _HIDDEN_NOW, _PARTED = "cdc_row_now", "cdc_hidden_row_now", "cdc_parted_row"
 _IS_PARTED, _DELETED_AT, _VERSIONS, _AT = "_cdc_is_parted", "_cdc_deleted_at", "_cdc_versions", "_cdc_at"
 
+_KNEW = (
+    f"exists(map_keys(map_filter(hidden.{_VERSIONS}, (name, at) -> at = '')),"
+    f" name -> NOT array_contains(coalesce(try_element_at(was.{PARTIAL}, ''), {NO_NAMES}), name))"
+)
+"""SQL of whether the period `was` had a value that the row `hidden` lacks: a delete without a trace is between them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedRows:
@@ -69,10 +75,9 @@ class AdoptedRows:
         rows = self.views.session.read.format("delta").option("versionAsOf", lake_version).load(url)
         is_parted = f"{HIDDEN} OR {STATE} IS NOT NULL" if self.late else f"{HIDDEN} AND {DELETION} < {VERSION}"
         self.views.name(_NOW, rows.where(f"NOT {HIDDEN}").selectExpr(*values, VERSION, f"{is_parted} AS {_IS_PARTED}"))
-        own = [VERSION, f"{DELETION} AS {_DELETED_AT}"]
+        own = [VERSION, f"{DELETION} AS {_DELETED_AT}", f"{self._versions(sources)} AS {_VERSIONS}"]
         self.views.name(_HIDDEN_NOW, rows.where(HIDDEN).selectExpr(*values, *own))
-        versions = f"{self._versions(sources)} AS {_VERSIONS}"
-        self.views.name(_PARTED, rows.where(is_parted).selectExpr(*values, *own, versions))
+        self.views.name(_PARTED, rows.where(is_parted).selectExpr(*values, *own))
         return [name for name in shape.names if name not in sources]
 
     def first_periods(self) -> str:
@@ -104,7 +109,7 @@ class AdoptedRows:
         newest version. Without `has_all`, a period is newer only if it began later, because the events that confirm its
         values come again. What changes at a version of which the period has an event, as by another export of the same
         position, comes right after it.
-        An incomplete period ends too, unless its row is still there, incomplete and not deleted before.
+        An incomplete period ends too, unless its row is still there, incomplete, not deleted before, lacking no more.
         """
         shape = self._shape
         nothing = ", ".join(
@@ -124,7 +129,7 @@ class AdoptedRows:
             FROM {self._now(f"NOT {HIDDEN} OR {PARTIAL} IS NOT NULL")} AS was
             LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
             LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")} CROSS JOIN {newest} AS newest
-            WHERE ({is_ended}) AND (NOT {HIDDEN} OR hidden.{_DELETED_AT} IS DISTINCT FROM '')"""
+            WHERE ({is_ended}) AND (NOT {HIDDEN} OR hidden.{_DELETED_AT} IS DISTINCT FROM '' OR {_KNEW})"""
         if not has_all:
             return differences
         return f"""

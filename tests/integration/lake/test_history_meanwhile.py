@@ -213,3 +213,18 @@ def test_a_delete_meanwhile_ends_a_row_of_which_a_later_update_has_not_all_value
     lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 12, id_) for id_ in ids]))
     lake.upsert(table, feed.claim([event("i", 30, 3, name="c", age=3)]))
     assert spans(store, table) == {1: [("a", 1, 12)], 2: [("a", 1, 12)], 3: [("c", 30, None)]}
+
+
+def test_an_incomplete_row_takes_no_value_from_an_incomplete_one_that_was_deleted_meanwhile(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    feed, off = Feed(store=store, table=table), replace(table, keeps_history=False)
+    lake.upsert(table, feed.claim([event("u", 3, 5, age=5)]))
+    lake.upsert(off, feed.claim([event("d", 4, 5)]))
+    lake.upsert(off, feed.claim([event("u", 10, 5, name="x")]))
+    lake.upsert(table, feed.claim([event("u", 13, 6, name="y", age=6)]))
+    assert spans(store, table) == {6: [("y", 13, None)]}
+    lake.upsert(table, feed.claim([event("u", 14, 5, age=7)]))
+    assert spans(store, table) == {5: [("x", 14, None)], 6: [("y", 13, None)]}
