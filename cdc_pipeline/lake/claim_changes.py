@@ -33,13 +33,13 @@ class Changes:
 def is_whole_and_in_order(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
     """Whether every event has its whole row and is newer than the lake's row of its id, and no deleted row stays.
 
-    A deleted row that stays remembers which columns were known.
+    Then the rows to write depend on the claim alone. A deleted row that stays remembers which columns were known. A
+    column that the claim's schema lacks keeps its value.
     """
     one_schema = len({content.schema for content in work.slices}) == 1
     out_of_order = not table.ordered or work.late or work.truncates
-    partial = work.partial_rows or (work.key_changes and shape.lacking)
     keeps_deleted = table.deletes == "soft" or work.tombstones
-    return one_schema and not (out_of_order or partial or keeps_deleted)
+    return one_schema and not (out_of_order or work.partial_rows or shape.lacking or keeps_deleted)
 
 
 def has_few_rows(work: ClaimWork) -> bool:

@@ -67,18 +67,13 @@ def claim_rows(
     """
     if table.schema.is_keyless:
         return _keyless(views, files, shape, table, work)
-    if in_general or not is_plain(table, work, shape):
+    if in_general or not is_whole_and_in_order(table, work, shape):
         return _in_general(views, files, shape, table, work, few_events)
     found = few_events.found()
     if found is None:
         found = _found_by_spark(views, files, shape, table, work)
     written = f"SELECT * FROM ({deduplicate_whole_rows(shape)}) WHERE NOT {DELETED}"
     return ClaimRows(written=written, found=found, counts=None)
-
-
-def is_plain(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
-    """Whether the rows to write depend on the claim alone."""
-    return is_whole_and_in_order(table, work, shape) and not shape.lacking
 
 
 def _found_by_spark(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> str:

@@ -15,8 +15,6 @@ from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, STATE
 EVENT = "cdc_event"
 KNOWN = "_cdc_known"
 """Column: whether the claim has an event of the id that is not a delete."""
-FRESH = "_cdc_fresh"
-"""Column: whether the claim inserts the row. Then the row keeps no value that the id had before."""
 LACKING = "_cdc_lacking"
 """Column: names of columns that the event's schema lacks. They have no value and do not make a row incomplete."""
 DELETIONS = "_cdc_deletions"
@@ -73,13 +71,13 @@ class ClaimShape:
 def deduplicate_whole_rows(shape: ClaimShape) -> str:
     """Returns SQL that deduplicates whole rows in order: one aggregation, one version per row."""
     order = f"struct({VERSION}, {OPERATION})"
-    with_values = [(number, name) for number, name in enumerate(shape.others) if name not in shape.lacking]
-    fields = "".join(f", {identifier(name)} AS value_{number}" for number, name in with_values)
-    values = "".join(f", _cdc_newest_row.value_{number} AS {identifier(name)}" for number, name in with_values)
+    others = list(enumerate(shape.others))
+    fields = "".join(f", {identifier(name)} AS value_{number}" for number, name in others)
+    values = "".join(f", _cdc_newest_row.value_{number} AS {identifier(name)}" for number, name in others)
     return f"""
         SELECT {shape.keys()}{values}, _cdc_newest_event.{VERSION}, _cdc_newest_event.{OPERATION} = 'd' AS {DELETED},
-               CAST(NULL AS {STATE_TYPE}) AS {STATE}, {FRESH}
-        FROM (SELECT {shape.keys()}, max({order}) AS _cdc_newest_event, bool_or({OPERATION} = 'i') AS {FRESH},
+               CAST(NULL AS {STATE_TYPE}) AS {STATE}
+        FROM (SELECT {shape.keys()}, max({order}) AS _cdc_newest_event,
                      max_by(struct({VERSION}{fields}), {order}) FILTER (WHERE {OPERATION} <> 'd') AS _cdc_newest_row
               FROM {EVENT} GROUP BY {shape.keys()})"""
 

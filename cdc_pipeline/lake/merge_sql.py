@@ -2,8 +2,8 @@
 
 from cdc_pipeline.lake.change_sql import ACT, CHANGE, COPY
 from cdc_pipeline.lake.columns import partition_expression
-from cdc_pipeline.lake.deduplicate_sql import FRESH, ClaimShape, deduplicate_whole_rows
-from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN, within_ranges
+from cdc_pipeline.lake.deduplicate_sql import ClaimShape, deduplicate_whole_rows
+from cdc_pipeline.lake.lake_rows_sql import DELETION, within_ranges
 from cdc_pipeline.lake.protocol import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
 from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
@@ -14,18 +14,9 @@ OWN_COLUMNS = (VERSION, DELETED, STATE)
 
 
 def merge_whole_rows(table: LakeTable, url: str, shape: ClaimShape, ranges: tuple[KeyRange, ...]) -> str:
-    """Returns the MERGE of EVENT, deduplicated, for whole rows in order. It leaves no deleted rows.
-
-    Columns that the claim lacks keep their values. They are NULL in rows that the claim inserts.
-    """
-    with_values = [name for name in shape.names if name not in shape.lacking]
-    values = _row_values(table, tuple(with_values))
+    """Returns the MERGE of EVENT, deduplicated, for whole rows in order. It leaves no deleted rows."""
+    values = _row_values(table, shape.names)
     assigned = {name: value for name, value in values.items() if name not in shape.key}
-    assigned |= {
-        name: f"IF(claim.{FRESH} OR {_of_target(HIDDEN)}, NULL, lake.{identifier(name)})"
-        for name in shape.others
-        if name in shape.lacking
-    }
     source = f"({deduplicate_whole_rows(shape)})"
     clauses = [
         f"MERGE INTO {table_at(url)} AS lake USING {source} AS claim ON {_condition(shape, ranges)}",

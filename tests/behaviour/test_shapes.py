@@ -107,6 +107,15 @@ def test_values_of_a_dropped_column_never_come_back_under_a_later_column_of_that
     assert lake.read_columns(table) == ("id", "b", "a")
 
 
+def test_an_incomplete_row_keeps_its_value_of_a_dropped_column(
+    lake: Lake, arm: Arm, table: LakeTable, feed: Feed
+) -> None:
+    table = replace(table, keeps_dropped=True)
+    lake.upsert(table, feed.claim([event("u", 1, 1, a="x")]))
+    lake.upsert(table, feed.claim([event("u", 2, 1, b=5)], schema=columns("id int8 1", "b int4 3")))
+    assert shown(arm, table) == {1: {"id": 1, "a": "x", "b": 5}}
+
+
 def test_a_column_becomes_wider_and_holds_what_it_held(lake: Lake, arm: Arm) -> None:
     narrow = columns("id int4 1", "n int2 2", "f float4 3", "m numeric(6,2) 4", "d date 5")
     table = table_of(narrow)
