@@ -50,6 +50,11 @@ class TableIdentity:
             horizon=row.horizon,
         )
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether the table is stale and its changes are not read."""
+        return self.stale is not None and self.published_as is None
+
     def is_older_than(self, row: SourceTable) -> bool:
         """Returns whether the metadata store's row has changed since the cut was made.
 

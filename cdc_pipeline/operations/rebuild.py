@@ -28,6 +28,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
 from cdc_pipeline.operations.removed_tables import was_forgotten, was_removed
 from cdc_pipeline.operations.source_setup.lake_owner import owner_of_lake_table
+from cdc_pipeline.operations.unread_tables import unread_through
 from cdc_pipeline.record import KnownClaim, TableName, encode_position
 from cdc_pipeline.steps import OnStep, step
 
@@ -50,15 +51,20 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FoundTable:
-    """A table as bucket and lake describe it. `ledger`: None if the lake lacks the table."""
+    """A table as bucket and lake describe it. `ledger`: None if the lake lacks the table.
+
+    `unread_through`: position of the newest cut at which the table was stale and not read; "" if there is none.
+    """
 
     identity: TableIdentity
     ledger: LakeLedger | None
+    unread_through: str
 
     @property
     def stale(self) -> str | None:
-        """Why the table is stale; None when it is not, or when a snapshot was published since."""
-        is_repaired = self.published is not None and self.published.cutoff_offset != self.identity.cutoff_offset
+        """Why the table is stale; None when it is not, or when a snapshot has all changes that were not read."""
+        published, before = self.published, self.identity.cutoff_offset
+        is_repaired = published is not None and before != published.cutoff_offset >= self.unread_through
         return None if is_repaired else self.identity.stale
 
     @property
@@ -130,7 +136,7 @@ class StoreRebuild:
         uuids = [known[name].table_uuid if name in known else None for name in names]
         with ThreadPoolExecutor(_LOGS_AT_ONCE) as threads:
             ledgers = list(threads.map(lambda name, uuid: self.lake.read_ledger(name, table_uuid=uuid), names, uuids))
-        found, removed = [], chain.removed
+        found, removed, unread = [], chain.removed, unread_through(chain)
         for name, in_lake in zip(names, ledgers, strict=True):
             identity, ledger = known.get(name), in_lake
             if in_lake is not None and (published := in_lake.published) is not None:
@@ -147,7 +153,8 @@ class StoreRebuild:
                     ledger = None
                 identity = identity or own
             if identity is not None and identity.table_uuid not in removed:
-                found.append(_FoundTable(identity=identity, ledger=ledger))
+                through = unread.get(identity.table_uuid, "")
+                found.append(_FoundTable(identity=identity, ledger=ledger, unread_through=through))
         return tuple(found)
 
     def _begin(

@@ -18,6 +18,7 @@ from tests.crash.test_retention import YEAR, apply_changes, cleaned, counts
 from tests.crash.world import World, apply_all, go_on, register_changes, take_snapshot
 from tests.support.streams import run_sql
 
+STATES = "SELECT state, state_reason FROM cdc.source_table ORDER BY table_id"
 POSITIONS = "SELECT source_table, position, as_of FROM cdc.v_lake_position ORDER BY source_table"
 
 
@@ -147,6 +148,30 @@ def test_quarantined_rows_of_a_snapshot_that_only_the_lake_knows_are_kept_for_a_
     with world.process() as pipeline:
         table = pipeline.lake_table(world.tables[0])
         assert lake_rows(pipeline, table) == source_rows(world, table)
+
+
+@pytest.mark.parametrize("loses", [lose_store, lambda _: None], ids=["lost", "kept"])
+@pytest.mark.parametrize("begins_again", [False, True], ids=["not read", "read again"])
+def test_a_table_that_was_not_read_behind_a_snapshot_that_only_the_lake_knows_stays_stale(
+    world: World, loses: Callable[[World], None], *, begins_again: bool
+) -> None:
+    """A snapshot was killed behind its commit, and the next cuts were made without the table."""
+    with pytest.raises(Crash), world.process(Failpoint(Site("snapshot.publish", Moment.AFTER, 1))) as pipeline:
+        take_snapshot(pipeline, world.tables[:1])
+    mark_stale(world)
+    register_changes(world)
+    if begins_again:
+        with world.process() as pipeline:
+            pipeline.source_setup().set_up(begin_again=world.tables[:1])
+        register_changes(world)
+    before = world.store_query(STATES)
+    assert before[0] == ("stale", "its changes were not read")
+    loses(world)
+    rebuilt(world)
+    assert world.store_query(STATES) == before
+    take_new_snapshot(world)
+    go_on(world)
+    check(world)
 
 
 def test_a_stale_table_that_begins_again_with_another_setting_keeps_it_in_a_rebuild(world: World) -> None:
