@@ -9,6 +9,7 @@ import structlog
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.apply.table_work import TableWork
 from cdc_pipeline.errors import ObjectMissing, SliceDamaged, SnapshotError, UsageError
+from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.operations.rewinds import RewindTarget
 from cdc_pipeline.record import TableName, encode_position, parse_lsn
 from cdc_pipeline.steps import step
@@ -40,6 +41,7 @@ class Rewind:
         """Sets the table back to the end of the last claim at or before `to`, a position or a time.
 
         A claim that a dead worker left open is cancelled and not applied: its slices wait again with the later ones.
+        If the lake is set back already, to before `to`, because a rewind was killed, it stays there.
 
         Raises LeaseBusy while another process works on the table, UsageError for a position before its snapshot,
         LakeError when files of that lake version may be deleted, SliceDamaged when a needed slice file is gone,
@@ -54,6 +56,7 @@ class Rewind:
             if claim is not None and claim.session:  # its MERGE may still run in Spark, and would commit afterwards
                 self.work.lake.cancel(claim.session, str(claim.claim_id))
             self.worker.apply_held(*held, table, before=NOTHING_NEW)
+            self._record_earlier(held[0], table)
             target = self.work.store.rewinds.target(row.table_id, position=position, moment=moment)
             if target is None:
                 raise UsageError(
@@ -66,6 +69,12 @@ class Rewind:
             self.work.lake.rewind(self.work.lake_table(table), target.lake_version, fence_then=target.number)
             self.work.store.rewinds.reopen(held[0], after=target.number)
         return _rewound(table, target, row.next_slice_number)
+
+    def _record_earlier(self, lease: Lease, table: TableName) -> None:
+        """Records a rewind that was killed behind its commit in the lake, so that no claim behind it is a target."""
+        fence = self.work.lake.read_fence(self.work.lake_table(table))
+        if fence is not None and fence.rewound_from is not None:
+            self.work.store.rewinds.reopen(lease, after=fence.number)
 
     def _check_slice_files(self, table_id: int, first: int, last: int) -> None:
         """Checks that the files of all slices that will be applied again are still there."""
