@@ -7,6 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import OfStream
 from cdc_pipeline.metadata_store.operations.restored_events import drop_forgotten, restore_events
@@ -81,11 +82,18 @@ class BaseRows(OfStream):
     def read(self, keep: Keep) -> dict[str, Rows]:
         """The rows that stay, by table of the store, as JSON.
 
-        Tables and slices are as of the base, before anything was applied.
+        Tables and slices are as of the base, before anything was applied. Raises RegistryError when the store was
+        rebuilt since `keep` was read: its boundaries have other ids now.
         """
         parameters = {"stream": self.stream, **keep.parameters()}
         with self.database.transaction("retention.read") as connection:
             connection.exec_driver_sql(_AT_ONE_MOMENT)
+            if connection.scalar(_BOUNDARY_AT, parameters) != keep.base.boundary_id:
+                raise RegistryError(
+                    "the metadata store was rebuilt meanwhile",
+                    expected=f"the boundary at {keep.base.position} under its number {keep.base.boundary_id}",
+                    remedy="run cdc clean again: no cut file was deleted",
+                )
             rows = {
                 name: list(connection.scalars(text(_AS_JSON.format(query)), parameters))
                 for name, query in _READ.items()
