@@ -83,7 +83,7 @@ class MysqlAddress:
             "host": self.host,
             "port": self.port,
             "user": self.user,
-            "password": self.password,
+            "password": self.password.encode(),  # the driver would encode a text as Latin-1
             "ssl": self.context,
             "ssl_disabled": self.context is None,
             "charset": "utf8mb4",

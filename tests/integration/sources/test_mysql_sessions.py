@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -26,6 +27,11 @@ ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT)"
 ROWS = f"INSERT INTO orders {numbers(1, 1000)} SELECT number, 'x' FROM numbers"
 OF_MARIADB = {"max_statement_time": 0.001, "idle_transaction_timeout": 1, "idle_readonly_transaction_timeout": 1}
 OF_MYSQL = {"max_execution_time": 1}
+
+
+def reader_of(shop: MysqlShop) -> str:
+    """The user of `documented_reader`, as SQL names it."""
+    return f"{shop.database.replace('shop', 'reader')}@'127.0.0.1'"
 
 
 @pytest.mark.parametrize(
@@ -110,12 +116,23 @@ def test_a_wrong_password_is_away_until_it_is_corrected(shop: MysqlShop) -> None
         pipeline.source_setup().set_up()
 
 
+def test_a_password_may_have_any_character(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with documented_reader(shop) as reader:
+        shop.run(f"ALTER USER {reader_of(shop)} IDENTIFIED BY 'p€ss é'")
+        url = reader["url"].replace(urlsplit(reader["url"]).password or "", quote("p€ss é"))
+        with shop.opened("orders", source={**reader, "url": url}) as pipeline:
+            pipeline.source_setup().set_up()
+            shop.run("INSERT INTO orders VALUES (1, 'x')")
+            assert shown(read_stream(pipeline), "id") == [("i", 1)]
+            assert read_copy(pipeline, shop.name("orders"))[0].num_rows == 1
+
+
 def test_a_locked_account_is_away_until_it_is_unlocked(shop: MysqlShop) -> None:
     shop.run(ORDERS)
     with documented_reader(shop) as reader, shop.opened("orders", source=reader) as pipeline:
-        user = f"{shop.database.replace('shop', 'reader')}@'127.0.0.1'"
-        shop.run(f"ALTER USER {user} ACCOUNT LOCK")
+        shop.run(f"ALTER USER {reader_of(shop)} ACCOUNT LOCK")
         with pytest.raises(SourceAway, match="have an administrator unlock the account"):
             pipeline.source_setup().set_up()
-        shop.run(f"ALTER USER {user} ACCOUNT UNLOCK")
+        shop.run(f"ALTER USER {reader_of(shop)} ACCOUNT UNLOCK")
         pipeline.source_setup().set_up()
