@@ -18,7 +18,7 @@ from cdc_pipeline.sources.mysql.logged_statements import (
     type_of_event,
     without_status_variables,
 )
-from cdc_pipeline.sources.mysql.session import FORMATS
+from cdc_pipeline.sources.mysql.session import FORMATS, logging_in
 from cdc_pipeline.sources.mysql.tagged_gtids import asking_for
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ class LogConnections:
             )
         if "db" in parameters:  # the library's old name, of which the driver warns
             parameters["database"] = parameters.pop("db")
-        self.opened.append(_LogConnection(**parameters))
+        with logging_in():
+            self.opened.append(_LogConnection(**parameters))
         self.opened[-1].executed = self.executed
         return self.opened[-1]
 

@@ -41,7 +41,7 @@ FORMATS = (
 the last one."""
 _WITHOUT_CONVERSION = {key: value for key, value in conversions.items() if not isinstance(key, int)}
 _NOT_SENT, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
-_NO_TABLE = 1146
+_NO_TABLE, _NO_PLUGIN = 1146, 2059
 _GONE = re.compile(r"purged|could not find|is not in the \w+'s binlog|missing the GTID|more GTIDs than", re.IGNORECASE)
 """What servers say, under the number of each refusal to send the log, if the log no longer has the place."""
 _USER_LIMITS = frozenset({1203, 1226})
@@ -51,6 +51,7 @@ _BROKEN = _USER_LIMITS.union(
 _LOCKED = frozenset({1862, 3118, 3955, 4151})
 _NOT_LET_IN = _LOCKED | {_ACCESS_DENIED, 1129, 1130, 1698}
 """Refusals of a connection, which end when somebody corrects a password, or lets this user or host in."""
+_OTHER_LOGIN = "give the user one of the authentication plug-ins that docs/how-to/mysql.md names"
 READ_ONLY = frozenset({1290, 1836})
 """Refusals of a write, which end with a failover or with what the server is closed for."""
 _REFUSED_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})
@@ -59,6 +60,7 @@ _REMEDIES = {
     _TOO_MANY: "raise max_connections on the server, or end other sessions",
     _NO_DATABASE: "create it on the server, or correct the tables of pipeline.yml",
     _NO_TABLE: "run the same command again; if the table is still missing, run cdc setup-source",
+    _NO_PLUGIN: _OTHER_LOGIN,
     **dict.fromkeys(_USER_LIMITS, "raise the limits of this user on the server, or end its other sessions"),
     **dict.fromkeys(_LOCKED, "have an administrator unlock the account, or give it a new password"),
     **dict.fromkeys(READ_ONLY, "wait until the server takes writes, or name the one that does in source.url"),
@@ -155,7 +157,7 @@ def connect(address: MysqlAddress, **more: Any) -> "Connection[Any]":
 
     Opening the driver's socket and its first statement change nothing on the server.
     """
-    with answering(_NOT_LET_IN):
+    with logging_in():
         connection = pymysql.connect(**{**address.parameters(), **more}, init_command=FORMATS)
         opened: Any = connection
         notice_dead_network(opened._sock)  # noqa: SLF001 - the driver has no such options
@@ -206,6 +208,18 @@ def answering(passing: Collection[int] = ()) -> Iterator[None]:
         raise _translated(error, passing) from error
     except (OSError, EOFError) as error:
         raise SourceAway(f"the source does not answer: {error}", remedy="start it, or correct source.url") from error
+
+
+@contextmanager
+def logging_in() -> Iterator[None]:
+    """Does what `answering` does where a connection is opened: if no server lets it in, that is SourceAway, too."""
+    try:
+        with answering(_NOT_LET_IN):
+            yield
+    except RuntimeError as error:  # the driver's, if a login needs a package that is not installed
+        raise SourceError(
+            f"the source wants a login that the driver does not have: {error}", remedy=_OTHER_LOGIN
+        ) from error
 
 
 def _translated(error: MySQLError, passing: Collection[int]) -> SourceError:
