@@ -10,7 +10,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from cdc_pipeline.sources.mysql.dialect import dialect_at
-from cdc_pipeline.sources.mysql.session import READ_ONLY, answering, quoted, rows
+from cdc_pipeline.sources.mysql.session import HELD_UP, READ_ONLY, answering, quoted, rows
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
   pipeline VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
@@ -64,9 +64,9 @@ class MarkerTable:
     def send(self, connection: "Connection[Any]", text: str) -> int:
         """Commits a marker message. Returns the number of rows changed, which is 0 if the row is not there.
 
-        Raises SourceAway while the server takes no writes.
+        Raises SourceAway while the server takes no writes, or another transaction has the row.
         """
-        with answering(READ_ONLY), connection.cursor() as cursor:
+        with answering(READ_ONLY | HELD_UP), connection.cursor() as cursor:
             return int(cursor.execute(_SEND.format(table=self.sql), (text, self.pipeline)))
 
     def leave(self, connection: "Connection[Any]") -> None:

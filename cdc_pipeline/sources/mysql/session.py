@@ -45,15 +45,19 @@ _NO_TABLE, _NO_PLUGIN = 1146, 2059
 _GONE = re.compile(r"purged|could not find|is not in the \w+'s binlog|missing the GTID|more GTIDs than", re.IGNORECASE)
 """What servers say, under the number of each refusal to send the log, if the log no longer has the place."""
 _USER_LIMITS = frozenset({1203, 1226})
+_NO_QUORUM, _OFFLINE = 1047, 3032
 _BROKEN = _USER_LIMITS.union(
-    {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2055, 4031}
+    {_NO_QUORUM, _OFFLINE},
+    {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2055, 4031},
 )
-_LOCKED = frozenset({1862, 3118, 3955, 4151})
+_LOCKED = frozenset({1820, 1862, 3118, 3955, 4151})
 _NOT_LET_IN = _LOCKED | {_ACCESS_DENIED, 1129, 1130, 1698}
 """Refusals of a connection, which end when somebody corrects a password, or lets this user or host in."""
 _OTHER_LOGIN = "give the user one of the authentication plug-ins that docs/how-to/mysql.md names"
 READ_ONLY = frozenset({1290, 1836})
 """Refusals of a write, which end with a failover or with what the server is closed for."""
+HELD_UP = frozenset({1205, 1213})
+"""Refusals of a write, which end with the transaction that has the lock."""
 _REFUSED_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})
 _REMEDIES = {
     _ACCESS_DENIED: "correct user and password in source.url, or in the file that source.password_file names",
@@ -64,6 +68,9 @@ _REMEDIES = {
     **dict.fromkeys(_USER_LIMITS, "raise the limits of this user on the server, or end its other sessions"),
     **dict.fromkeys(_LOCKED, "have an administrator unlock the account, or give it a new password"),
     **dict.fromkeys(READ_ONLY, "wait until the server takes writes, or name the one that does in source.url"),
+    **dict.fromkeys(HELD_UP, "end the transaction that holds the lock, if the next try fails, too"),
+    _NO_QUORUM: "let the node join its cluster again, or name another one in source.url",
+    _OFFLINE: "turn offline_mode off on the server, or name another one in source.url",
     2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
     **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator grant the rights that docs/how-to/mysql.md lists"),
 }

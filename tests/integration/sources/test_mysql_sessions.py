@@ -109,6 +109,24 @@ def test_a_server_that_takes_no_writes_for_a_while_is_away_until_it_does(
                 stream.send_marker("cut:here")
 
 
+@pytest.mark.parametrize("started", [started_mariadb, started_mysql], ids=["mariadb", "mysql"])
+def test_a_marker_message_behind_a_lock_is_sent_when_the_lock_is_gone(
+    started: Callable[[str], AbstractContextManager[str]], store_url: str, tmp_path: Path
+) -> None:
+    with started("--innodb-lock-wait-timeout=1") as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run(ORDERS)
+        with shop.opened("orders") as pipeline, closing(connected(url, database)) as other:
+            pipeline.source_setup().set_up()
+            with opened_stream(pipeline, first_place(pipeline)) as stream:
+                with other.cursor() as cursor:
+                    cursor.execute("SELECT * FROM cdc_marker FOR UPDATE")
+                with pytest.raises(SourceAway, match="end the transaction that holds the lock"):
+                    stream.send_marker("cut:here")
+                other.rollback()
+                stream.send_marker("cut:here")
+
+
 def test_a_wrong_password_is_away_until_it_is_corrected(shop: MysqlShop) -> None:
     shop.run(ORDERS)
     wrong = {"url": shop.url.replace("of%20this", "of%20another")}

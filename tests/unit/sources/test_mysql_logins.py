@@ -24,7 +24,7 @@ GREETING = (
     + bytes(10)
     + b"123456789012\0mysql_native_password\0"
 )
-NOT_LET_IN = (1045, 1129, 1130, 1698, 1862, 3118, 3955, 4151)
+NOT_LET_IN = (1045, 1129, 1130, 1698, 1820, 1862, 3118, 3955, 4151)
 
 
 def asking_for(plugin: bytes) -> bytes:

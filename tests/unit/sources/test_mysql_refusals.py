@@ -8,6 +8,7 @@ from cdc_pipeline.sources.mysql.session import answering
 
 NOT_SENT = 1236
 TOO_MANY_OF_A_USER, LIMIT_OF_A_USER = 1203, 1226
+NO_QUORUM, OFFLINE = 1047, 3032
 NO_RIGHT = (1044, 1142, 1143, 1227, 1370)
 
 
@@ -46,6 +47,12 @@ def test_a_log_that_is_there_and_not_sent_is_no_gap(words: str) -> None:
 def test_a_limit_of_the_user_passes_as_that_of_the_server_does(code: int) -> None:
     with pytest.raises(SourceAway, match="raise the limits of this user"), answering():
         raise OperationalError(code, "User cdc already has more than 'max_user_connections' active connections")
+
+
+@pytest.mark.parametrize(("code", "remedy"), [(OFFLINE, "turn offline_mode off"), (NO_QUORUM, "join its cluster")])
+def test_a_server_that_serves_nobody_for_a_while_is_away(code: int, remedy: str) -> None:
+    with pytest.raises(SourceAway, match=remedy), answering():
+        raise OperationalError(code, "the server takes no statements")
 
 
 @pytest.mark.parametrize("code", NO_RIGHT)
