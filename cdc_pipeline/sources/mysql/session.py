@@ -254,6 +254,12 @@ def _translated(error: MySQLError, passing: Collection[int]) -> SourceError:
     )
 
 
+def refuses_reader(error: SourceError) -> bool:
+    """Returns whether the server refused a reader of its log as such, whatever place it asked for."""
+    cause = error.__cause__
+    return isinstance(cause, MySQLError | RuntimeError) and cause.args[:1] != (_NOT_SENT,)
+
+
 def quoted(*names: str) -> str:
     """Returns a name as the server's SQL writes it: `schema`.`table`."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)

@@ -21,7 +21,7 @@ from cdc_pipeline.sources.mysql.gtid_set import LogHistory, LogPlace
 from cdc_pipeline.sources.mysql.log_mark import LogMarks, next_begun
 from cdc_pipeline.sources.mysql.log_runs import LogTransaction
 from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
-from cdc_pipeline.sources.mysql.session import answering, connect, rows
+from cdc_pipeline.sources.mysql.session import answering, connect, refuses_reader, rows
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, PlannedMysqlTable
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable, noted_changes
 from cdc_pipeline.sources.mysql.transactions import TransactionReader
@@ -112,14 +112,14 @@ class MysqlStream:
     def _read_back(self, start: LogPlace, find: Callable[[Callable[[], Any]], _Found | None]) -> _Found | None:
         """Reads from an earlier place by a reader with an id of its own: the server ends one of two alike.
 
-        Returns None if the log does not have the place now.
+        Returns None if the log does not have the place now. Raises SourceError if the server refuses the reader.
         """
         reader = self._log_reader(_server_id_of(f"{self._source.lock} back"), start)
         try:
             return find(partial(self._read_event, reader))
-        except SourceAway:
-            raise
-        except SourceError:
+        except SourceError as error:
+            if isinstance(error, SourceAway) or refuses_reader(error):
+                raise
             return None
         finally:
             reader.close()

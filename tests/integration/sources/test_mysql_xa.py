@@ -5,17 +5,19 @@ The servers are of these tests alone: a commit whose rows a stream has not seen 
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymysql.err import MySQLError
 
+from cdc_pipeline.errors import SourceAway, SourceError
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import events_of
 from tests.support.mariadb import connected, fresh_mysql_database, started_mariadb
 from tests.support.mysql8 import started_mysql
-from tests.support.mysql_source import MysqlShop, read_copy, read_stream
+from tests.support.mysql_source import MysqlShop, documented_reader, opened_stream, read_copy, read_stream
 from tests.support.pipelines import consume
 
 pytestmark = pytest.mark.xdist_group("own MySQL")
@@ -126,6 +128,33 @@ def test_transactions_of_other_tables_stop_nothing(shop: MysqlShop, *, is_cut_be
         shop.run("INSERT INTO orders VALUES (2, 'after')")
         assert stale(pipeline, shop) == []
         assert [event["id"] for event in events_of(pipeline, shop.name("orders"))] == [1, 2][-1 - is_cut_between :]
+
+
+@pytest.mark.parametrize(
+    ("end", "mend", "error"),
+    [
+        ("ALTER USER {} ACCOUNT LOCK", "ALTER USER {} ACCOUNT UNLOCK", SourceAway),
+        ("REVOKE REPLICATION SLAVE ON *.* FROM {}", "GRANT REPLICATION SLAVE ON *.* TO {}", SourceError),
+    ],
+    ids=["no login", "no right"],
+)
+def test_a_refusal_of_a_login_or_right_behind_the_prepare_makes_no_table_stale(
+    shop: MysqlShop, end: str, mend: str, error: type[SourceError]
+) -> None:
+    user = f"{shop.database.replace('shop', 'reader')}@'127.0.0.1'"
+    with session(shop) as xa, documented_reader(shop) as reader, shop.opened(*LISTED, source=reader) as pipeline:
+        pipeline.source_setup().set_up()
+        xa.prepare("INSERT INTO unlisted VALUES (1, 'x')")
+        shop.run("INSERT INTO orders VALUES (1, 'between')")
+        assert stale(pipeline, shop) == []
+        with opened_stream(pipeline, pipeline.registered_stream().progress()) as stream:
+            shop.run(end.format(user))
+            xa.commit()
+            with pytest.raises(error) as refused:
+                _ = [stream.read(timedelta(seconds=1)) for _ in range(5)]
+        assert type(refused.value) is error
+        shop.run(mend.format(user))
+        assert stale(pipeline, shop) == []
 
 
 def test_a_table_that_is_listed_between_prepare_and_commit_becomes_stale(shop: MysqlShop) -> None:
