@@ -24,7 +24,7 @@ _TABLE_OPTION = (
 )
 """A character set is only the default of columns that come later."""
 _HARMLESS = re.compile(
-    rf"ADD (?:CONSTRAINT{_IF}(?: {_NAME})? )?(?:{_INDEX}{_INDEX_OPTION}"
+    rf"ADD (?:CONSTRAINT{_IF}(?: (?!PRIMARY ){_NAME})? )?(?:{_INDEX}{_INDEX_OPTION}"
     rf"|{_FOREIGN_KEY}(?: ON (?:DELETE|UPDATE) (?:RESTRICT|NO ACTION))*|CHECK \(\)(?: (?:NOT )?ENFORCED)?)"
     rf"|DROP (?:INDEX|KEY|CONSTRAINT|CHECK|FOREIGN KEY){_IF} (?!`?PRIMARY`?$){_NAME}"
     rf"|RENAME (?:INDEX|KEY){_IF} {_NAME} TO {_NAME}"
