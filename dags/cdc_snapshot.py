@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetWatcher, task
+from airflow.sdk.configuration import conf
 from cdc_dag import changed_tables, chosen_tables, configured_settings, database_tag, default_args, runbook
 from cdc_other_task import check_goes_on
 from cdc_params import chosen_slots, refuse_unknown, snapshot_fields
@@ -22,6 +23,7 @@ with DAG(
     tags=["cdc", database_tag(SETTINGS)],
     default_args=default_args(),
     max_active_runs=1,
+    max_active_tasks=conf.getint("core", "parallelism"),  # the form limits the worker slots
 ):
 
     @task

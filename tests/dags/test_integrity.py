@@ -89,6 +89,16 @@ def test_a_snapshot_leaves_room_for_its_orchestrator_and_for_slices(parsed: Any)
     assert parsed["dags"]["cdc_snapshot"]["params"]["concurrency"]["maximum"] == 2
 
 
+def test_a_snapshot_runs_its_orchestrator_and_all_slots_that_its_form_allows_side_by_side(
+    airflow: Airflow, shop_file: str
+) -> None:
+    """Also in an Airflow that runs fewer tasks of a DAG at a time than tasks."""
+    few = {"AIRFLOW__CORE__PARALLELISM": "32", "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1"}
+    (parsed,) = airflow.call("parse_dags", shop_file, **few)
+    snapshot = parsed["dags"]["cdc_snapshot"]
+    assert snapshot["params"]["concurrency"]["maximum"] + 1 < snapshot["serialised"]["dag"]["max_active_tasks"] == 32
+
+
 def test_the_form_of_a_snapshot_allows_what_the_settings_say(parses: dict[str, Any]) -> None:
     parsed = parses["large"]
     assert parsed["import_errors"] == {}
