@@ -24,7 +24,7 @@ _TYPES: dict[str, TypeEngine[Any]] = {"request_id": Uuid(), "state": State(Reque
 MOST_ATTEMPTS = 3
 """A request that so many workers died of is failed, so that one table does not end the runs of the others for ever.
 
-A try that met a metadata store that was away counts too.
+A try that met a metadata store that was away, or lost the table's lease, counts too.
 """
 _USUAL_POLICY = RetryPolicy()
 _COLUMNS = """

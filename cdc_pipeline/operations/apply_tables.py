@@ -15,7 +15,7 @@ import structlog
 
 from cdc_pipeline.apply.publishing import publish
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
-from cdc_pipeline.errors import CdcError, LeaseBusy, TablePauses
+from cdc_pipeline.errors import CdcError, LeaseBusy, StaleEpoch, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
@@ -55,7 +55,8 @@ class TableResult:
 
 
 def _busy(results: Iterable[TableResult]) -> list[TableName]:
-    return [result.table for result in results if isinstance(result.error, LeaseBusy)]
+    """Returns the tables whose lease another worker has, or was lost: to another worker, or with the store away."""
+    return [result.table for result in results if isinstance(result.error, (LeaseBusy, StaleEpoch))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +170,9 @@ class SliceRuns:
         """Applies the waiting slices of each table as far as possible, also of tables that pause.
 
         Leaves alone tables that are not registered yet and tables that wait for a wanted snapshot, as `run` does.
-        `wait`: for how long tables that other workers have are tried again, after all others are done. Afterwards
-        raises one of the errors that stopped tables, preferably one that a later try can solve, such as LeaseBusy. Its
-        message names each of these tables with its error.
+        `wait`: for how long tables that other workers have, or whose lease was lost, are tried again, after all others
+        are done. Afterwards raises one of the errors that stopped tables, preferably one that a later try can solve,
+        such as LeaseBusy. Its message names each of these tables with its error.
         """
         reports = {table: left for table in tables if (left := self._left_alone(table)) is not None}
         applied = [table for table in tables if table not in reports]

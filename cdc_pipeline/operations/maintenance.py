@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.apply.table_work import TableWork
-from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, is_outage
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, StaleEpoch, is_outage
 from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
@@ -61,8 +61,8 @@ class Maintenance:
 
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
-        Reports a lease that stays busy, a table that is not registered, or one without a lake, and leaves the table to
-        the next run. If files cannot be rewritten, it does the rest before it raises LakeError; if a server does not
+        Reports a lease that stays busy or is lost, a table that is not registered, or one without a lake, and leaves
+        the table to the next run. If files cannot be rewritten, it does the rest before it raises LakeError; if a server does not
         answer, it ends at once.
         """
         return self._maintained(table).row()
@@ -81,7 +81,7 @@ class Maintenance:
         started, exit_code = time.monotonic(), 0
         try:
             ended, files = self._maintain(table)
-        except LeaseBusy as busy:
+        except (LeaseBusy, StaleEpoch) as busy:
             ended, files = f"left for the next run: {busy.found}", Optimization()
             exit_code = busy.exit_code
         seconds = round(time.monotonic() - started, 1)

@@ -18,7 +18,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, WrappedLogger
 
-from cdc_pipeline.errors import CdcError, SetupError, StoreAway, redacted
+from cdc_pipeline.errors import CdcError, SetupError, StaleEpoch, StoreAway, redacted
 from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.slice_requests import MOST_ATTEMPTS, SliceRequest, SliceRequests
 from cdc_pipeline.metadata_store.states import RequestState
@@ -189,7 +189,8 @@ class ResidentWorker:
     def _run(self, request: SliceRequest, stop: Event) -> bool:
         """Runs in a thread. An error ends the run and no other one. Returns whether the request has ended.
 
-        If the metadata store was away, the request is left as it is: the worker takes it again when the store is back.
+        If the metadata store was away, or the table's lease was lost, the request is left as it is: the worker takes it
+        again when the store is back and the lease is free, unless it was cancelled.
         """
         report, error = None, None
         with bound_contextvars(**{REQUEST: str(request.request_id)}):
@@ -197,8 +198,10 @@ class ResidentWorker:
             try:
                 report = self.run(request)
             except CdcError as failed:
-                if isinstance(failed, StoreAway) and request.attempts < MOST_ATTEMPTS:
-                    log.warning("slice run is tried again", table=str(request.table), found=failed.found)
+                if isinstance(failed, (StoreAway, StaleEpoch)) and request.attempts < MOST_ATTEMPTS:
+                    log.warning(
+                        "slice run is tried again if still wanted", table=str(request.table), found=failed.found
+                    )
                     self.lines.taken(str(request.request_id))
                     stop.wait(_STORE_AWAY_PAUSE.total_seconds())
                     return False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import LeaseBusy, SliceDamaged
+from cdc_pipeline.errors import LeaseBusy, SliceDamaged, StaleEpoch
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash
@@ -60,6 +60,31 @@ def test_a_backfill_waits_for_a_table_that_another_worker_has_for_a_moment(world
         busy_id = pipeline.store.tables.table(busy).table_id
         pipeline.store.leases.acquire(busy_id, owner="another", duration=timedelta(seconds=2))
         assert [report["claims"] for report in pipeline.slice_runs().backfill(world.tables)] == [1, 1, 1]
+
+
+def test_a_backfill_tries_a_table_again_whose_lease_was_lost_before_a_commit(world: World) -> None:
+    """As during a MERGE while which the metadata store is away for longer than the lease lasts."""
+    commits = list[Moment]()
+
+    def loses_the_first_lease(name: str, moment: Moment) -> None:
+        if (name, moment) == ("lake_table.merge", Moment.BEFORE):
+            commits.append(moment)
+            if len(commits) == 1:
+                message = "the lease could not be renewed in time"
+                raise StaleEpoch(message)
+
+    with world.process(loses_the_first_lease) as pipeline:
+        assert [report["claims"] for report in pipeline.slice_runs().backfill(world.tables)] == [1, 1, 1]
+    assert len(commits) == len(world.tables) + 1
+
+
+def test_maintenance_whose_lease_was_lost_is_left_for_the_next_run(world: World) -> None:
+    with world.process() as pipeline:
+        maintenance = pipeline.maintenance()
+        lost = replace(maintenance, work=replace(maintenance.work, lease_length=timedelta(microseconds=1)))
+        ended = lost.maintain(world.tables[0])["ended"]
+    assert ended.startswith("left for the next run: the lease of table")
+    assert ended.endswith("could not be renewed in time")
 
 
 def test_a_backfill_names_every_table_that_was_stopped_also_beside_one_that_is_only_busy(world: World) -> None:

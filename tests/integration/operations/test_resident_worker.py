@@ -14,7 +14,7 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
 
-from cdc_pipeline.errors import LakeError, StoreAway
+from cdc_pipeline.errors import CdcError, LakeError, StaleEpoch, StoreAway
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
@@ -125,14 +125,16 @@ def test_a_run_whose_outcome_cannot_be_recorded_fails_and_no_other_one(shop: Sho
     assert outcome(shop, CUSTOMERS).error == "what came of the run cannot be recorded; it is in the log of resident"
 
 
-def test_a_run_that_meets_a_metadata_store_that_is_away_is_tried_again_twice(shop: Shop) -> None:
+@pytest.mark.parametrize("error", [StoreAway, StaleEpoch])
+def test_a_run_that_meets_a_metadata_store_that_is_away_is_tried_again_twice(shop: Shop, error: type[CdcError]) -> None:
+    """If it is away for long during a MERGE, the run has lost its lease when it wants to commit."""
     tries = list[UUID]()
 
     def run(request: SliceRequest) -> Mapping[str, Any]:
         tries.append(request.request_id)
         if request.request_id == CUSTOMERS or tries.count(ORDERS) == 1:
             message = "nobody listens"
-            raise StoreAway(message)
+            raise error(message)
         return {"claims": 1}
 
     worker(shop, run, RunLines(str)).work(Event(), lambda: None, until_idle=True)
