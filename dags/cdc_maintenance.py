@@ -22,6 +22,11 @@ with DAG(
     user_defined_filters={"unquote": unquote},
 ):
 
+    @task
+    def choose_tables() -> list[str]:
+        # Airflow renders each of these texts as a Jinja template: quoted, a name has no character that begins one.
+        return [quote(table.name) for table in SETTINGS.tables]
+
     @task(max_active_tis_per_dag=1, map_index_template="{{ task.op_kwargs['quoted_table'] | unquote }}")
     def maintain_table(quoted_table: str) -> dict[str, Any]:
         from cdc_pipeline.wiring import opened_pipeline
@@ -39,5 +44,5 @@ with DAG(
         return {"held_by": dict(cleaning.held_by)} | {found.kind: found.count for found in cleaning.kinds}
 
     delete_old()
-    # Airflow renders each of these texts as a Jinja template: quoted, a name has none of the characters that begin one.
-    maintain_table.expand(quoted_table=[quote(table.name) for table in SETTINGS.tables])
+    # A list that this file made would be another one when pipeline.yml has changed before a task is cleared.
+    maintain_table.expand(quoted_table=choose_tables())

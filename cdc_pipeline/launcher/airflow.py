@@ -29,6 +29,7 @@ def airflow_environment(deployment: Deployment) -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_FOLDER": f"{deployment.project}/dags",
         "AIRFLOW__CORE__PLUGINS_FOLDER": f"{deployment.project}/plugins",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",  # a run of cdc_maintenance has a task for each table
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMINISTRATOR}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": passwords_file(deployment.home),

@@ -269,6 +269,11 @@ def test_airflow_keeps_no_idle_transaction_for_longer_than_its_heartbeats(tmp_pa
     assert url.query == PLAIN | {"options": "-cidle_in_transaction_session_timeout=30s"}
 
 
+def test_a_run_of_maintenance_may_have_a_task_for_every_table_that_airflow_has_triggers_for(tmp_path: Path) -> None:
+    airflow = next(process for process in described(shop_settings(tmp_path), tmp_path) if process.name == "scheduler")
+    assert airflow.environment["AIRFLOW__CORE__MAX_MAP_LENGTH"] == airflow.environment["AIRFLOW__TRIGGERER__CAPACITY"]
+
+
 def test_no_variable_of_libpq_asks_the_embedded_servers_for_tls(tmp_path: Path) -> None:
     scheduler = next(process for process in described(shop_settings(tmp_path), tmp_path) if process.name == "scheduler")
     for variable in ("CDC_SOURCE__URL", "CDC_METADATA_STORE"):
