@@ -5,6 +5,7 @@ from urllib.parse import quote, unquote
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 from cdc_dag import configured_settings, database_tag, default_args, runbook
+from cdc_params import refuse_unknown
 
 from cdc_pipeline.record import TableName
 
@@ -23,7 +24,8 @@ with DAG(
 ):
 
     @task
-    def choose_tables() -> list[str]:
+    def choose_tables(dag_run: Any = None) -> list[str]:
+        refuse_unknown(dag_run.conf, ())
         # Airflow renders each of these texts as a Jinja template: quoted, a name has no character that begins one.
         return [quote(table.name) for table in SETTINGS.tables]
 
@@ -36,9 +38,10 @@ with DAG(
             return pipeline.maintenance().maintain(table)
 
     @task
-    def delete_old() -> dict[str, Any]:
+    def delete_old(dag_run: Any = None) -> dict[str, Any]:
         from cdc_pipeline.wiring import opened_pipeline
 
+        refuse_unknown(dag_run.conf, ())
         with opened_pipeline() as pipeline:
             cleaning = pipeline.cleanup().clean()
         return {"held_by": dict(cleaning.held_by)} | {found.kind: found.count for found in cleaning.kinds}

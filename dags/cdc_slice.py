@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, get_parsing_context, task
 from cdc_dag import asset, configured_settings, database_tag, default_args, is_by_hand, runbook
+from cdc_params import refuse_unknown
 from cdc_slice_run import SliceRun
 from cdc_trigger import LONGEST_TRY, SliceReadyTrigger
 
@@ -13,14 +14,13 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 
-FALLBACK_MINUTES = 60
 LONGEST_RUN = timedelta(hours=2)
 """The scheduler then ends a run whose task process hangs. It counts the hours too in which Airflow stood still."""
 
 
 def slice_dag(settings: Settings, table: TableName) -> DAG:
     ready = AssetWatcher(name="slice_ready", trigger=SliceReadyTrigger(pipeline=settings.name, table=str(table)))
-    minute = zlib.crc32(str(table).encode()) % FALLBACK_MINUTES
+    minute = zlib.crc32(str(table).encode()) % 60
     lake = asset(settings, table, "lake")
     with DAG(
         dag_id=slice_dag_id(table),
@@ -44,6 +44,7 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
         def slice_to_lake(outlet_events: Any = None, dag_run: Any = None) -> dict[str, Any]:
             from cdc_pipeline.wiring import opened_pipeline
 
+            refuse_unknown(dag_run.conf, ())
             with opened_pipeline() as pipeline:
                 report = pipeline.slice_run(table, by_hand=is_by_hand(dag_run.run_type))
             outlet_events[lake].extra = report
@@ -54,7 +55,6 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
 
 
 SETTINGS = configured_settings()
-WANTED = get_parsing_context().dag_id
 for name in (found.table for found in SETTINGS.tables):
-    if WANTED in (None, slice_dag_id(name)):
+    if get_parsing_context().dag_id in (None, slice_dag_id(name)):
         slice_dag(SETTINGS, name)

@@ -25,7 +25,7 @@ def refuse_unknown(conf: Mapping[str, Any] | None, fields: Iterable[str]) -> Non
     if unknown := sorted(set(conf or {}) - set(known)):
         raise UsageError(
             f"the run's conf has {', '.join(unknown)}, which the DAG does not know",
-            expected=f"only {', '.join(known)}",
+            expected=f"only {', '.join(known)}" if known else "no names",
             remedy="start another run with the right names",
         )
 

@@ -185,6 +185,16 @@ def test_a_run_whose_conf_has_a_misspelt_name_does_not_run_with_the_default_inst
     assert list(installation.pipeline.store.snapshot_history.snapshots(table_id)) == []
 
 
+def test_a_run_whose_dag_has_no_fields_fails_if_its_conf_has_a_name(installation: Installation) -> None:
+    """Whoever writes one expects it to matter, such as `tables`."""
+    set_up_and_consume(installation.pipeline)
+    maintenance = installation.run("cdc_maintenance", tables=[str(installation.items)])
+    assert (maintenance["state"], maintenance["tasks"]["delete_old[-1]"]) == ("failed", "failed")
+    assert maintenance["tasks"]["choose_tables[-1]"] == "failed"
+    assert "the run's conf has tables, which the DAG does not know; expected no names" in maintenance["output"]
+    assert installation.run(installation.slice_dag, until="2026-01-31T12:00:00Z")["state"] == "failed"
+
+
 def test_a_run_that_began_by_itself_leaves_a_failed_snapshot_its_pause_until_somebody_clears_it(
     installation: Installation, airflow: Airflow
 ) -> None:
