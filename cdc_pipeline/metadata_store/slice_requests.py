@@ -24,7 +24,8 @@ _TYPES: dict[str, TypeEngine[Any]] = {"request_id": Uuid(), "state": State(Reque
 MOST_ATTEMPTS = 3
 """A request that so many workers died of is failed, so that one table does not end the runs of the others for ever.
 
-A try that met a metadata store that was away, or lost the table's lease, counts too.
+A try that met a metadata store that was away, or lost the table's lease, counts too; one that was handed back does not,
+unless it was the first.
 """
 _USUAL_POLICY = RetryPolicy()
 _COLUMNS = """
@@ -128,7 +129,10 @@ _CANCEL = (
 )
 _LEAVE = (
     text(f"{_TAKE_LEASE_AWAY} AND request.worker = :worker"),
-    text("UPDATE cdc.slice_request SET state = 'requested', worker = NULL WHERE worker = :worker AND state = 'taken'"),
+    text("""
+    UPDATE cdc.slice_request SET state = 'requested', worker = NULL, attempts = greatest(attempts - 1, 1)
+    WHERE worker = :worker AND state = 'taken'
+    """),
     text("DELETE FROM cdc.resident_worker WHERE owner = :worker OR expires_at < clock_timestamp() - interval '1 day'"),
 )
 _RENEW = text("""

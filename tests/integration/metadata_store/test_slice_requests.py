@@ -180,11 +180,17 @@ def test_a_worker_that_lost_its_request_loses_the_lease_too(shop: Shop, ended: s
     assert not shop.store.slice_requests.end(taken, report={})
 
 
-def test_a_request_that_was_handed_back_is_taken_at_once(shop: Shop) -> None:
+@pytest.mark.parametrize("hand_backs", [1, MOST_ATTEMPTS])
+def test_a_request_that_was_handed_back_is_taken_at_once(shop: Shop, hand_backs: int) -> None:
     ask(shop)
-    take(shop, "a")
-    shop.store.slice_requests.leave("a")
+    for _ in range(hand_backs):
+        take(shop, "a")
+        shop.store.slice_requests.leave("a")
     assert take(shop, "b").attempts == MOST_ATTEMPTS - 1
+    run_sql(shop.url, DEAD.format("b"))
+    for _ in ("after a death", "after a death and one more hand-back"):
+        assert take(shop, "a").attempts == MOST_ATTEMPTS
+        shop.store.slice_requests.leave("a")
 
 
 def test_a_cancelled_request_is_taken_by_nobody(shop: Shop) -> None:
