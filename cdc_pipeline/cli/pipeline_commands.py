@@ -126,7 +126,7 @@ def work(
         if until_idle:
             take_requests()
         while not until_idle and not stop.is_set():
-            retried(take_requests, stop, heartbeat.beat)
+            retried(take_requests, stop, heartbeat.beat, words="no request is taken")
 
 
 def repair(

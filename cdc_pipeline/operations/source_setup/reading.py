@@ -168,8 +168,15 @@ class ConsumerRuns:
             _wait(Event(), pause, _no_beat)
 
 
-def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat, pauses: ReopenPauses | None = None) -> None:
-    """Repeats `work` until it returns or `stop` is set. Logs each failure; the pauses between tries grow.
+def retried(
+    work: Callable[[], None],
+    stop: Event,
+    beat: Beat = _no_beat,
+    pauses: ReopenPauses | None = None,
+    *,
+    words: str = "the stream stands still",
+) -> None:
+    """Repeats `work` until it returns or `stop` is set. Logs each failure as `words`; the pauses between tries grow.
 
     `pauses`: those of the stream that `work` reads. Raises errors that no retry can resolve.
     """
@@ -192,7 +199,7 @@ def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat, pauses
             return
         if time.monotonic() - begun > _LONGEST_PAUSE_SECONDS:
             pause = _FIRST_PAUSE_SECONDS
-        log.error("the stream stands still", found=failure.found, remedy=failure.remedy, next_try_seconds=pause)
+        log.error(words, found=failure.found, remedy=failure.remedy, next_try_seconds=pause)
         _wait(stop, pause, beat)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

@@ -156,6 +156,14 @@ def test_a_consumer_without_its_metadata_store_waits_for_it(cdc: CommandLine) ->
         assert consumer.seconds_to_end() < IN_TIME_SECONDS
 
 
+def test_a_resident_worker_without_its_metadata_store_says_that_it_takes_no_request(cdc: CommandLine) -> None:
+    cdc.write_settings(metadata_store="postgresql://cdc@nowhere.invalid/store")
+    with consuming(cdc, "work") as worker:
+        assert worker.says("no request is taken")
+        assert "stream" not in worker.log.read_text(encoding="utf-8")
+        assert worker.seconds_to_end() < IN_TIME_SECONDS
+
+
 def test_a_consumer_ends_in_time_while_it_waits_for_a_lock_of_the_metadata_store(cdc: CommandLine) -> None:
     assert cdc.run("setup-source").exit_code == 0
     with closing(psycopg2.connect(cdc.store_url)) as other, other.cursor() as cursor:

@@ -40,6 +40,18 @@ def test_a_store_that_does_not_answer_counts_as_no_cut() -> None:
     assert pauses.pause(0.1) == 1
 
 
+def test_what_is_repeated_says_in_its_own_words_what_does_not_happen_meanwhile() -> None:
+    stop = Event()
+
+    def fail() -> None:
+        stop.set()
+        raise StoreAway("the store does not answer")
+
+    with capture_logs() as logs:
+        retried(fail, stop, words="no request is taken")
+    assert [(log["event"], log["found"]) for log in logs] == [("no request is taken", "the store does not answer")]
+
+
 def test_a_consumer_waits_before_it_opens_the_stream_again() -> None:
     stop, tries = Event(), list[int]()
 
