@@ -21,6 +21,8 @@ LONGEST_COPY_BYTES = 2 * LONGEST_LOG_BYTES
 SHORTEN_PAUSE = timedelta(seconds=60)
 """Before logs are tried again of which one could not be shortened."""
 _LOG_LINES = 20
+_IDLE_WORKER = "LocalExecutor: <idle>"
+"""The end of the title that Airflow gives to a worker of its scheduler that has no task."""
 EVERY_HOST = "*"
 """As the only name in no_proxy."""
 
@@ -129,3 +131,11 @@ def kill(child: subprocess.Popen[bytes]) -> None:
     for process in descendants:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def kill_idle_workers(group: int) -> None:
+    """Kills the workers without a task that Airflow's scheduler left in its process group: they would wait for ever."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if os.getpgid(process.pid) == group and " ".join(process.cmdline()).rstrip().endswith(_IDLE_WORKER):
+                process.kill()

@@ -24,7 +24,7 @@ import structlog
 
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.health import Health, forget, health_of, unanswered
-from cdc_pipeline.launcher.launch import kill, opened_log, shorten_each, start, without_proxy
+from cdc_pipeline.launcher.launch import kill, kill_idle_workers, opened_log, shorten_each, start, without_proxy
 from cdc_pipeline.launcher.marked import SUPERVISOR, marks
 from cdc_pipeline.launcher.probe import Probe
 from cdc_pipeline.launcher.processes import Process
@@ -168,6 +168,8 @@ class Keeper:
 
     def _ended(self, exit_code: int | None) -> None:
         """`exit_code`: None for a process that could not be started."""
+        if self._child is not None:
+            kill_idle_workers(self._child.pid)
         self._child, self._exit_code = None, exit_code
         if self.process.one_shot and exit_code == 0:
             self._failures = 0

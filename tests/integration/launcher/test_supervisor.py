@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cdc_pipeline.errors import SettingsError, SetupError
@@ -56,6 +57,17 @@ folder.mkdir()
 signal.pause()
 """
 
+SCHEDULES = """
+import os, signal
+from airflow.executors.local_executor import LocalExecutor
+from setproctitle import setproctitle
+if os.fork() == 0:
+    setproctitle("airflow worker -- LocalExecutor: a task")
+else:
+    LocalExecutor(parallelism=2).start()
+signal.pause()
+"""
+
 FOREVER = "import signal; signal.pause()"
 
 
@@ -100,6 +112,20 @@ def test_everything_is_healthy_when_up_returns_and_nothing_is_left_after_down(in
     assert down(installation.home) == 2
     assert marked(installation.identity) == {}
     assert down(installation.home) == 0
+
+
+def titled(installation: Installation, end: str) -> set[psutil.Process]:
+    return {found for found in marked(installation.identity) if " ".join(found.cmdline()).rstrip().endswith(end)}
+
+
+def test_of_a_scheduler_that_dies_only_the_workers_with_a_task_are_left(installation: Installation) -> None:
+    scheduler = replace(script("scheduler", SCHEDULES), environment={"AIRFLOW_HOME": str(installation.home)})
+    start_and_wait(installation, (scheduler,), quietly)
+    assert eventually(lambda: len(titled(installation, "<idle>") | titled(installation, ": a task")) == 3)
+    idle, busy = titled(installation, "<idle>"), titled(installation, ": a task")
+    os.kill(state_of(installation, "scheduler").pid or 0, signal.SIGKILL)
+    assert eventually(lambda: idle.isdisjoint(marked(installation.identity)))
+    assert busy <= set(marked(installation.identity))
 
 
 def test_what_dies_is_restarted(installation: Installation) -> None:
