@@ -204,7 +204,7 @@ class DebeziumDecoder:
         in_fields = partial(version_in_fields, event, changes, raw, layout, memory, self._sequence_by)
         version = in_fields() if self._sequence_by else encode_place(position, raw.place)
         memory.horizon.check(version)
-        memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
+        memory.horizon.move(version, event.commit_time or raw.written, self._late_by, written=raw.written)
         placed, earlier = self._taken.run_of(layout), ""
         if own <= before and not self._alone and not self._sequence_by:  # the last event may be sent again, too
             earlier = version_elsewhere(event, own, raw.place, before_it) if own < before else ""

@@ -1,6 +1,7 @@
 """The state that a reader of files keeps per table and stream partition, and its text in the metadata store."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -9,11 +10,13 @@ from typing import Self
 import structlog
 
 from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
-from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.copied_rows import TEXT
+from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, texts_in, written_sequence
 from cdc_pipeline.sources.known import PartitionProgress
+from cdc_pipeline.time_slice import EPOCH
 
 log = structlog.get_logger()
 
@@ -21,6 +24,11 @@ _MICROSECOND = timedelta(microseconds=1)
 _DIGEST_DIGITS = 16
 _MOST_KEPT_ROWS = 2_000
 """A page of PostgreSQL has at most some hundred rows, which COPY may write at one position."""
+_AHEAD = timedelta(days=1)
+"""How far a time may be after that of its file: a time without a zone counts as UTC, and may be a local one."""
+_DATE = re.compile(rf"{TEXT}(?:3[0-9]){{4}}2d(?:3[0-9]){{2}}2d(?:3[0-9]){{2}}")
+_NONZERO = re.compile(r"p(?!0000!)|n")
+"""The start of a sequence whose first field is a number. Rows of a snapshot have 0 where they lack a field."""
 
 
 class TooLate(LineRefused):
@@ -50,16 +58,31 @@ class RowHorizon:
         if version < self.version:
             raise TooLate(version, self.version)
 
-    def move(self, version: str, commit_time: int, late_by: timedelta | None) -> None:
-        """Records an accepted event, which may raise the horizon if `late_by` is set."""
-        if late_by is None:
+    def move(self, version: str, commit_time: int, late_by: timedelta | None, *, written: int) -> None:
+        """Records an accepted event, which may raise the horizon if `late_by` is set.
+
+        `written`: when its file was, in microseconds. An event of a time of more than a day after that counts for
+        nothing, and neither does a text where the newest sequence is a number: the horizon would refuse what follows.
+        """
+        latest, sequence = min(written + _AHEAD // _MICROSECOND, LAST_TIME), version.partition("~")[0]
+        if late_by is None or commit_time > latest or (_DATE.match(sequence) and sequence > _as_text(latest)):
             return
-        self.newest = max(self.newest, version.partition("~")[0])
+        self.newest = max(self.newest, sequence, key=_numbers_last)
         if not self.since:
             self.since = commit_time
         if commit_time - self.since >= late_by // _MICROSECOND:
-            self.version = max(self.version, self.next)
+            if _numbers_last(self.next)[0] == _numbers_last(self.newest)[0]:
+                self.version = max(self.version, self.next)
             self.next, self.since = self.newest, commit_time
+
+
+def _numbers_last(sequence: str) -> tuple[bool, str]:
+    return _NONZERO.match(sequence) is not None, sequence
+
+
+def _as_text(time: int) -> str:
+    """Returns how a sequence begins whose first field is this time, in microseconds."""
+    return TEXT + (EPOCH + timedelta(microseconds=time)).strftime("%Y-%m-%dT%H:%M:%S").encode().hex()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,10 +206,10 @@ class RowsLike:
     def has_horizon(self) -> bool:
         return self.late_by is not None or bool(self.memory.horizon.version)
 
-    def enter(self, version: str, commit_time: int) -> None:
-        """Records an event. Raises TooLate for one below the horizon."""
+    def enter(self, version: str, commit_time: int, written: int) -> None:
+        """Records an event of a file of the time `written`. Raises TooLate for one below the horizon."""
         self.memory.horizon.check(version)
-        self.memory.horizon.move(version, commit_time, self.late_by)
+        self.memory.horizon.move(version, commit_time, self.late_by, written=written)
 
 
 def memory_of(table: TableName, reached: PartitionProgress) -> PartitionMemory:

@@ -98,7 +98,7 @@ class RowBlocks:
         memory, skipped = list[str](), Counter[str]()
         late = self._source.late_by is not None
         in_turn = late or any(found.like.has_horizon for found in typed)
-        entries = _entries(typed) if in_turn else {}
+        entries = _entries(typed, placed.written) if in_turn else {}
         for row in range(placed.block.rows) if in_turn else np.flatnonzero(by_line).tolist():
             if row not in entries or isinstance(attempt(entries[row]), LineRefused):
                 by_line[row] = True
@@ -210,10 +210,10 @@ class RowBlocks:
         return np.array(found, dtype=np.int64), pa.array(versions, pa.string())
 
 
-def _entries(typed: Sequence[_TypedRows]) -> dict[int, Callable[[], None]]:
-    """Returns a call per row that enters its version into its table's memory."""
+def _entries(typed: Sequence[_TypedRows], written: int) -> dict[int, Callable[[], None]]:
+    """Returns a call per row of a file of the time `written` that enters its version into its table's memory."""
     return {
-        number: partial(found.like.enter, version, time)
+        number: partial(found.like.enter, version, time, written)
         for found in typed
         for number, version, time in zip(
             found.numbers.tolist(), found.table[VERSION].to_pylist(), found.times.tolist(), strict=True

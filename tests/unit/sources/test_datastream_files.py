@@ -215,3 +215,17 @@ def test_an_event_of_datastream_that_lacks_what_orders_or_names_it_is_quarantine
     read = folder.read()
     assert len(read.changes) == 1
     assert why in read.unfit[0].reason
+
+
+def test_a_time_of_the_far_future_does_not_decide_what_is_too_late(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={"format": "datastream", "late_by": "7d"})
+    times = [
+        "2024-01-01T10:00:00Z",
+        "2099-01-01T10:00:00Z",
+        *(f"2024-01-{day}T10:00:00Z" for day in (10, 20, 30, 21, 19)),
+    ]
+    rows = [datastream("INSERT", id_, "Ada", time, **PLACES["PostgreSQL"][0]) for id_, time in enumerate(times)]
+    folder.write("public_orders/2024/01/01/10/00/a.jsonl", json_lines(rows))
+    read = folder.read()
+    assert ["is too late" in unfit.reason for unfit in read.unfit] == [True]
+    assert [row["id"] for _, row in read.changes] == [0, 1, 2, 3, 4, 5]
