@@ -14,6 +14,8 @@ from cdc_pipeline.sources.mysql.catalogue import BinlogServer
 from cdc_pipeline.sources.mysql.dialect import Dialect
 from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.session import rows
+from cdc_pipeline.sources.mysql.shape import TableShape
+from cdc_pipeline.sources.table_checks import check_excluded
 
 log = structlog.get_logger()
 
@@ -91,6 +93,11 @@ def check_array_index(settings: TableSettings, array_index: str | None) -> None:
             remedy=f"run DROP INDEX {array_index} ON {settings.table.schema}.{settings.table.table}, or leave the table"
             " out of pipeline.yml",
         )
+
+
+def check_exclusion(settings: TableSettings, key: Collection[str], shape: TableShape) -> None:
+    """Raises SourceError as `check_excluded` does. A computed column that is not read may be excluded, too."""
+    check_excluded(settings, key, (*shape.names, *shape.left_out))
 
 
 def warn_of_partial_images(server: BinlogServer) -> None:

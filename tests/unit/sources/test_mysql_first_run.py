@@ -17,11 +17,13 @@ from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet
 from cdc_pipeline.sources.mysql.server_checks import (
     check_array_index,
+    check_exclusion,
     check_images,
     check_server,
     warn_of_lost_end,
     warn_of_partial_images,
 )
+from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 
 ORDERS = TableSettings.model_validate({"name": "shop.public.orders", "id": ["id"]})
 VARIABLES = {
@@ -129,3 +131,13 @@ def test_a_table_with_a_multi_valued_index_is_refused() -> None:
     check_array_index(ORDERS, None)
     with pytest.raises(SourceError, match=r"has the multi-valued index zips; .*DROP INDEX zips ON"):
         check_array_index(ORDERS, "zips")
+
+
+@pytest.mark.parametrize("name", ["twice", "note"])
+def test_a_column_may_be_excluded_also_if_the_log_leaves_it_out(name: str) -> None:
+    """Such as a computed one of MariaDB 11."""
+    columns = tuple(MysqlColumn(name=name, written="int(11)", type="int4", nullable=True) for name in ("id", "note"))
+    shape = TableShape(columns=columns, left_out=("twice",))
+    check_exclusion(ORDERS.model_copy(update={"exclude_columns": (name,)}), ["id"], shape)
+    with pytest.raises(SourceError, match="names 'twic', which is not in the table; expected one of note, twice"):
+        check_exclusion(ORDERS.model_copy(update={"exclude_columns": (name, "twic")}), ["id"], shape)
