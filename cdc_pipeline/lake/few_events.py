@@ -37,6 +37,7 @@ _Result = TypeVar("_Result")
 _MOST_FILES, _MOST_FILE_ROWS = 256, 50_000_000
 """Of the files that are searched. Their ids are read in about a second, by two cores."""
 _FILES_AT_ONCE, _BATCH_ROWS = 4, 1 << 20
+_TIME = resolve("timestamp").spark
 _CLAIM_VERSION = "_cdc_claim_version"
 _COMPARED = (
     pa.types.is_integer,
@@ -187,8 +188,15 @@ class FewEvents:
         for content in self.work.slices:
             names = self._names_in(content.schema)
             inside = [prefix + names.get(name, name) for name in columns]
-            parts.append(self._read(content, inside).rename_columns(list(columns)))
+            parts.append(self._as_in_lake(self._read(content, inside).rename_columns(list(columns))))
         return pa.concat_tables(parts, promote_options="permissive")
+
+    def _as_in_lake(self, events: pa.Table) -> pa.Table:
+        """Returns dates as times where the lake has times: to compare both, Arrow would cut the lake's to dates."""
+        for place, (name, type_) in enumerate(zip(events.column_names, events.schema.types, strict=True)):
+            if pa.types.is_date(type_) and (name, _TIME) in self.fitted.shape.types:
+                events = events.set_column(place, name, events[name].cast(pa.timestamp("us")))
+        return events
 
     def _read(self, content: SliceInput, columns: list[str]) -> pa.Table:
         filesystem, root = self.files.store.filesystem()

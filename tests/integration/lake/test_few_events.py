@@ -1,6 +1,6 @@
 """The worker finds the lake's rows of a small claim without Spark, and they are those that Spark finds."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -21,10 +21,11 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
-from tests.support.lake import Feed, event, table_of
+from tests.support.lake import Feed, claim_of, event, move, rows_by_spark, table_of
 
 FEW = 100
 MOMENT = datetime(2024, 2, 29, 23, 59, 59, 999_001, tzinfo=UTC)
+MIDNIGHT, MORNING = datetime.fromisoformat("2024-02-28"), datetime.fromisoformat("2024-02-28T05:00")
 IDS: dict[tuple[str, ...], tuple[tuple[object, ...], ...]] = {
     ("int8",): ((1,), (-(2**40),), (7,)),
     ("numeric(20,0)",): ((Decimal(2**64 - 1),), (Decimal(-7),), (Decimal(2**63),)),
@@ -133,6 +134,34 @@ def test_without_rows_of_these_ids_only_the_deletes_are_counted(lake: SparkLake,
     feed = Feed(store=store, table=table)
     work = feed.claim([event("d", 1, 7), event("i", 1, 8, name="a", age=1)], ranges=(KeyRange(7, 8),))
     assert without_spark(store, table, work) == {("", (1,), True, True)}
+
+
+def test_a_date_as_an_id_is_the_midnight_of_a_lake_that_has_times_by_now(
+    session: SparkSession, lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table = keyed_by(("timestamp",))
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, MORNING, name="a"), event("i", 2, MIDNIGHT, name="b")]))
+    work = feed.claim([event("u", 3, MIDNIGHT.date(), name="c")], schema=keyed_by(("date",)).schema)
+    found = without_spark(store, table, work)
+    assert found == by_spark(session, store, table, work)
+    assert sum(len(rows) for name, rows, *_ in found or () if name) == 1
+
+
+def test_a_claim_may_change_an_id_first_as_a_date_and_then_as_a_time(
+    session: SparkSession, lake: SparkLake, store: LocalObjectStore
+) -> None:
+    by_day, table = keyed_by(("date",)), keyed_by(("timestamp",))
+    lake.create_table(table)
+    feed, later = Feed(store=store, table=table), timedelta(days=1)
+    lake.upsert(table, feed.claim([event("i", 1, MORNING, name="a"), event("i", 2, MIDNIGHT, name="b")]))
+    first = move(3, (MIDNIGHT.date(),), ((MIDNIGHT + later).date(),))
+    second = move(4, (MORNING,), (MORNING + later,))
+    slices = [feed.slice(first, schema=by_day.schema), feed.slice(second)]
+    lake.upsert(table, claim_of(slices, [*first, *second], slices[0].number, slices[1].number))
+    shown = {row[".id 0"]: row["name"] for row in rows_by_spark(session, store, table)}
+    assert shown == {MIDNIGHT + later: "b", MORNING + later: "a"}
 
 
 def test_spark_is_left_what_is_large_or_damaged_or_has_ids_that_it_compares_otherwise(
