@@ -205,7 +205,9 @@ class ConsumerOpening:
             raise StreamMoved(f"{', '.join(new)} was registered meanwhile", remedy="it is read from now on")
         changed = stream.check(tables)
         for name, description in changed.items():
-            self.store.tables.set_shapes(self.store.tables.table(name).table_id, description)
+            row = self.store.tables.table(name)
+            # A change that ended since the opening has no earlier shapes any more, so only the newest one is replaced.
+            self.store.tables.set_shapes(row.table_id, [*(row.shape or ())[:-1], description[-1]])
         watch.look()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.slice_cutter import CUT_AT, CutSlices
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from tests.crash.world import World
 from tests.support.eventually import eventually
 from tests.support.guarded import go_on, guarded_world, in_lake, in_source, states
@@ -76,3 +77,14 @@ def test_a_request_that_comes_again_does_not_end_a_change_without_its_slice(worl
     assert (cut.end, cut.requested) == (position, True)
     check_equal(world)
     assert all("size" in row for row in in_lake(world, "orders"))
+
+
+def test_columns_whose_change_has_ended_do_not_come_back_by_a_difference_without_effect(world: World) -> None:
+    """They would make a column that is added again look like the one that was dropped long ago."""
+    run_sql(world.source_url, "ALTER TABLE customers DROP note")
+    with world.process() as pipeline, pipeline.consumer_runs().open() as consumer:
+        stream_to_slices_until_idle(consumer)
+        run_sql(world.source_url, "VACUUM FULL customers")
+        stream_to_slices_until_idle(consumer)
+    run_sql(world.source_url, "ALTER TABLE customers ADD note text", "INSERT INTO customers VALUES (4, 'later')")
+    check_equal(world)
