@@ -85,7 +85,7 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
             WHERE t.typrelid <> 0 AND t.oid IN (SELECT type FROM used WHERE used.relation = c.oid)
             GROUP BY t.oid) AS part (oid, shown)),
        CASE WHEN c.relkind = 'p' THEN (
-           SELECT jsonb_object_agg(leaf.relation::text, jsonb_build_array(
+           SELECT coalesce(jsonb_object_agg(leaf.relation::text, jsonb_build_array(
                       file.relfilenode::bigint,
                       -- ATTACH writes the leaf's columns again; CREATE ... PARTITION OF writes all rows by one command
                       (SELECT count(DISTINCT (a.xmin::text, a.cmin::text)) = 1 FROM pg_attribute AS a
@@ -94,7 +94,8 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                               = (SELECT a.xmin::text FROM pg_attribute AS a
                                  WHERE a.attrelid = leaf.relation AND a.attnum = -1),
                       (SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits AS i
-                       WHERE i.inhrelid IN (SELECT relid FROM pg_partition_ancestors(leaf.relation)))))
+                       WHERE i.inhrelid IN (SELECT relid FROM pg_partition_ancestors(leaf.relation))))),
+                  '{{}}')
            FROM parts AS leaf JOIN pg_class AS file ON file.oid = leaf.relation
            WHERE leaf.root = c.oid AND leaf.kind <> 'p') END,
        -- PostgreSQL lets no table be unlogged that a publication names

@@ -230,6 +230,19 @@ def test_a_running_consumer_stops_its_table_at_a_new_partition_that_setup_would_
     assert in_lake(world, "orders") == before
 
 
+def test_the_first_partition_of_a_table_is_followed_and_its_last_one_is_named_when_it_goes(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    run_sql(database, PARTED[0])
+    world = world_of(tmp_path, database, store_url, BY_ID)
+    begin_again(world)
+    run_sql(database, PARTED[1], "INSERT INTO orders VALUES (1, 'a', 'one')")
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders") != []
+    run_sql(database, "DROP TABLE low")
+    assert "a partition was detached or dropped" in go_on(world)["orders"]
+
+
 def test_what_is_printed_for_unlogged_tables_makes_them_ready(database: str, store_url: str, tmp_path: Path) -> None:
     """PostgreSQL publishes no unlogged table."""
     run_sql(
