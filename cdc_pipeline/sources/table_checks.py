@@ -71,9 +71,18 @@ def check_id_types(settings: TableSettings, schema: TableSchema) -> None:
 
 
 def check_named_columns(settings: TableSettings, key: tuple[str, ...], names: Collection[str]) -> None:
-    """Raises SourceError if the key or pipeline.yml names a column that is not among `names`."""
+    """Raises SourceError if the id, a time of the rows or partition_by names a column that is not among `names`."""
     partitions = (part.column for part in settings.partition_by)
-    for name in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
+    _check_named(settings, (*key, settings.create_time, settings.update_time, *partitions), names)
+
+
+def check_as_text(settings: TableSettings, names: Collection[str]) -> None:
+    """Raises SourceError if as_text names a column that a new table does not have. A known one may have dropped it."""
+    _check_named(settings, settings.as_text, names)
+
+
+def _check_named(settings: TableSettings, named: Iterable[str | None], names: Collection[str]) -> None:
+    for name in named:
         if name is not None and name not in names:
             raise SourceError(
                 f"the table {settings.name} has no column {name!r}",

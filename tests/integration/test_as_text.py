@@ -1,6 +1,6 @@
 """Values that the lake's type cannot hold, in columns that are to be kept as text: every row is there, and equal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.delta_rows import seen
+from tests.support.guarded import begin_again, go_on
 from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import database_of, run_sql
@@ -51,8 +52,8 @@ def in_lake(world: World) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in rows)
 
 
-def in_source(world: World) -> list[tuple[Any, ...]]:
-    columns = ", ".join(f"CASE WHEN {name} IS NOT NULL THEN {name}::text END" for name in AS_TEXT)
+def in_source(world: World, as_text: Sequence[str] = AS_TEXT) -> list[tuple[Any, ...]]:
+    columns = ", ".join(f"CASE WHEN {name} IS NOT NULL THEN {name}::text END" for name in as_text)
     return world.query(f"SET timezone TO 'UTC'; SELECT id, {columns} FROM odd ORDER BY id")
 
 
@@ -74,6 +75,23 @@ def test_a_column_that_is_not_there_is_refused_by_name(world: World) -> None:
     run_sql(world.source_url, "ALTER TABLE odd DROP COLUMN list")
     with world.process() as pipeline, pytest.raises(SourceError, match=r"has no column 'list'.*as_text"):
         pipeline.source_setup().set_up()
+
+
+def test_one_that_is_dropped_later_is_followed_and_one_that_is_renamed_is_asked_for_by_name(world: World) -> None:
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        take_snapshot(pipeline, world.tables)
+    run_sql(world.source_url, "ALTER TABLE odd DROP list", "UPDATE odd SET day = 'infinity' WHERE id = 3")
+    assert go_on(world) == {}
+    assert [row[:-1] for row in in_lake(world)] == in_source(world, AS_TEXT[:-1])
+    run_sql(world.source_url, "ALTER TABLE odd RENAME day TO until")
+    assert "has no column 'day'; expected one of at, id, local, price, until" in go_on(world)["odd"]
+    as_text = ("until", *AS_TEXT[1:-1])
+    world.settings = pipeline_settings(
+        world.settings.folder, world.source_url, [{"name": "public.odd", "as_text": as_text}]
+    )
+    begin_again(world)
+    assert in_lake(world) == in_source(world, as_text)
 
 
 def test_an_array_in_the_id_is_refused_alone_and_taken_as_text(

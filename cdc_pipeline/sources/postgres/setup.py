@@ -29,6 +29,7 @@ from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind, wr
 from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
 from cdc_pipeline.sources.postgres.tables import CatalogueTable, read_table
 from cdc_pipeline.sources.table_checks import (
+    check_as_text,
     check_column_names,
     check_excluded,
     check_folder,
@@ -129,7 +130,7 @@ class _Look:
                 if before is None:
                     check_folder(table, () if table.table in registered else self.listed)
                     new = self.new(table, in_catalogue)
-                    _check_excluded(table, new)
+                    _check_column_lists(table, new)
                     found.append(new)
                 else:
                     found.append(self.known(table, before, in_catalogue))
@@ -185,7 +186,7 @@ class _Look:
         except SourceError:
             return
         try:
-            _check_excluded(settings, table)
+            _check_column_lists(settings, table)
         except SourceError as refusal:
             self.stale[settings.table] = TableStale.by(refusal, settings.name)
             return
@@ -200,8 +201,10 @@ def _warn_unless_readable(name: TableName, found: CatalogueTable) -> None:
         log.warning("the table's next copy would fail", found=error.found, expected=error.expected, remedy=error.remedy)
 
 
-def _check_excluded(settings: TableSettings, table: PlannedTable) -> None:
-    check_excluded(settings, table.key, [column.name for column in table.shapes[-1].columns])
+def _check_column_lists(settings: TableSettings, table: PlannedTable) -> None:
+    names = [column.name for column in table.shapes[-1].columns]
+    check_as_text(settings, names)
+    check_excluded(settings, table.key, names)
 
 
 def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:

@@ -62,6 +62,18 @@ def test_a_wider_type_is_followed_and_a_change_without_a_trace_behind_it_is_not(
         assert states(pipeline, shop, "orders") == [TableState.STALE]
 
 
+def test_a_column_kept_as_text_that_is_dropped_is_followed(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders", orders={"as_text": ["amount"]}) as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'a', 1)", "ALTER TABLE orders DROP amount")
+        shop.run("INSERT INTO orders VALUES (2, 'a')")
+        consume(pipeline)
+        assert states(pipeline, shop, "orders") == [TableState.REGISTERED]
+        found = [(event["id"], event.get("amount")) for event in events_of(pipeline, shop.name("orders"))]
+        assert found == [(1, "1"), (2, None)]
+
+
 def test_an_alter_that_mariadb_logs_in_two_phases_is_one_change(mariadb_shop: MysqlShop) -> None:
     """One that fails is in the log, too."""
     shop = mariadb_shop
