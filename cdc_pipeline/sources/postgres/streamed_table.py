@@ -21,7 +21,6 @@ class StreamedTable:
         self.key = table.key
         self.excluded = table.excluded
         self._shapes = list(table.shapes)
-        self._pass_alike()
         self.start = max(start, table.shapes[0].generation)
 
     @property
@@ -58,15 +57,18 @@ class StreamedTable:
     def shape(self, relation: Relation, commit_position: int) -> SourceShape | None:
         """Returns the shape of an event with these columns, None if neither the present nor a later shape has them.
 
-        A shape that ended before the commit position is not returned, even if its columns are the same.
+        A shape that ended before the commit position is not returned, even if its columns are the same. Of shapes that
+        differ only in generated columns, which events may leave out, returns the last one that shows these columns.
         """
         self._pass_until(commit_position)
         shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
-        while not self._shapes[0].shows(shown):
-            if not any(shape.shows(shown) for shape in self._shapes):
-                return None
-            self._shapes.pop(0)
-            self._pass_alike()
+        fitting = [number for number, shape in enumerate(self._shapes) if shape.shows(shown)]
+        if not fitting:
+            return None
+        first = fitting[0]
+        while first + 1 in fitting and self._shapes[first].looks_as(self._shapes[first + 1]):
+            first += 1
+        del self._shapes[:first]
         return self._shapes[0]
 
     def check_old_rows(self, partition: Relation) -> None:
@@ -88,10 +90,4 @@ class StreamedTable:
     def _pass_until(self, commit_position: int) -> None:
         """Drops shapes that no event at the commit position or later has: a newer one holds there."""
         while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
-            self._shapes.pop(0)
-        self._pass_alike()
-
-    def _pass_alike(self) -> None:
-        """Drops shapes whose events look like those of the next shape: they differ only in a generated column."""
-        while len(self._shapes) > 1 and self._shapes[0].looks_as(self._shapes[1]):
             self._shapes.pop(0)

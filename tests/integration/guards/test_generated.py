@@ -220,11 +220,15 @@ def test_what_the_source_does_not_compute_stops_that_table_alone(untold: World) 
     assert in_lake(untold, "customers") == in_source(untold, "customers")
 
 
+@pytest.mark.parametrize("unread", [0, 1], ids=["all read before", "an event before"])
 @pytest.mark.parametrize("kind", ["world", "untold"])
-def test_one_that_is_dropped_or_renamed_is_followed(request: pytest.FixtureRequest, kind: str) -> None:
+def test_one_that_is_dropped_or_renamed_is_followed(request: pytest.FixtureRequest, kind: str, unread: int) -> None:
     world: World = request.getfixturevalue(kind)
-    follow(world, "ALTER TABLE orders RENAME loud TO louder", "INSERT INTO orders (id, note) VALUES (60, 'later')")
-    run_sql(world.source_url, "ALTER TABLE orders DROP louder", "INSERT INTO orders (id, note) VALUES (61, 'last')")
+    before = ["INSERT INTO orders (id, note) SELECT max(id) + 1, 'before' FROM orders"] * unread
+    later = "INSERT INTO orders (id, note) VALUES (60, 'later')"
+    follow(world, *before, "ALTER TABLE orders RENAME loud TO louder", later)
+    drop = "ALTER TABLE orders DROP louder"
+    run_sql(world.source_url, *before, drop, "INSERT INTO orders (id, note) VALUES (65, 'last')")
     assert go_on(world) == {}
     rows = [written({name: row[name] for name in row if name != "louder"}) for row in in_lake(world, "orders")]
     assert rows == in_source(world, "orders")

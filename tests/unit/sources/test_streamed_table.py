@@ -65,3 +65,22 @@ def test_a_shape_that_differs_from_the_next_only_in_a_generated_column_is_passed
     computed = replace(second.columns[-1], number=3, name="c", generated="b + 1", inputs=(2,))
     third = replace(second, columns=(*second.columns, computed), last_number=3, generation=200)
     assert opened(first, second, third).shape(relation_of(second), 150) == third
+
+
+def test_events_that_show_a_generated_column_have_the_shapes_in_which_it_has_that_name() -> None:
+    plain = shape_of("ka", 0)
+    computed = [
+        ShapeColumn(3, name, type_oid=23, modifier=-1, changed_by="1", missing=None, generated="a + 1", inputs=(2,))
+        for name in "ghg"
+    ]
+    shapes = [
+        replace(plain, columns=(*plain.columns, column), last_number=3, generation=generation)
+        for generation, column in zip((0, 100, 200), computed, strict=True)
+    ]
+    dropped = replace(plain, last_number=3, generation=300)
+    table = opened(*shapes, dropped)
+    assert table.present(40) == shapes[0].schema(("k",))
+    found = [table.shape(relation_of(shape), 50) for shape in (*shapes, dropped)]
+    assert found == [*shapes, dropped]
+    assert table.shape(relation_of(shapes[-1]), 60) is None
+    assert opened(*shapes, dropped).shape(relation_of(shapes[0]), 300) is None
