@@ -235,6 +235,13 @@ def is_partition(connection: psycopg2.extensions.connection, oid: int) -> bool:
         return bool(rows(connection, "SELECT 1 FROM pg_class WHERE oid = %s AND relispartition", (oid,)))
 
 
+def is_running(connection: psycopg2.extensions.connection, xid: int) -> bool:
+    """Returns whether other sessions do not see the transaction yet, as while its commit waits for a standby."""
+    held = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND granted AND transactionid::text = %s"
+    with answering():
+        return bool(rows(connection, held, (str(xid),)))
+
+
 def read_end(connection: psycopg2.extensions.connection) -> int:
     """Returns the end of the source's log. Whatever commits later has a higher position."""
     with answering():

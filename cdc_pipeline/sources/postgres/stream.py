@@ -11,7 +11,7 @@ from cdc_pipeline.errors import SourceChanged, StreamMoved, TableStale
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder
-from cdc_pipeline.sources.pgoutput.messages import Relation, RelationChange, Truncate
+from cdc_pipeline.sources.pgoutput.messages import RelationChange, Truncate
 from cdc_pipeline.sources.pgoutput.row_groups import group_events, truncate_event
 from cdc_pipeline.sources.pgoutput.rows import RowGroup
 from cdc_pipeline.sources.postgres.catalogue import Server
@@ -28,7 +28,7 @@ from cdc_pipeline.sources.postgres.session import (
     connect,
     connect_for_replication,
 )
-from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition
+from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition, is_running
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 from cdc_pipeline.sources.postgres.table_parts import read_parts
 from cdc_pipeline.sources.postgres.tables import read_shapes
@@ -155,7 +155,7 @@ class PostgresStream:
         if table is None or not table.is_read(int(change.commit_lsn[-1])):
             return []
         change = change.since(table.start)
-        shape = self._shape(change.relation, table, int(change.commit_lsn[0]))
+        shape = self._shape(change, table)
         schema = shape.schema(table.key).without(table.excluded)
         whole = self._generated.added_to(change, shape, table.name, table.key, table.excluded)
         return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
@@ -194,17 +194,19 @@ class PostgresStream:
         known = {oid: table.newest for oid, table in self._tables.items()} | self._open_tables.newest
         return read_shapes(self._sql_connection, oids, known)
 
-    def _shape(self, relation: Relation, table: StreamedTable, commit_position: int) -> SourceShape:
-        """Returns the shape of events with these columns, of which the first commits at the position.
+    def _shape(self, change: RowGroup, table: StreamedTable) -> SourceShape:
+        """Returns the shape of events with these columns, of which the first commits at the first position.
 
-        Raises StreamMoved if the catalogue has changed since the stream was opened. Raises TableStale if it has not:
-        then the table had these columns only between two reads of the catalogue.
+        Raises StreamMoved if the catalogue has changed since the stream was opened, or will have once the transaction
+        is visible. Raises TableStale if it has not: the table had these columns only between two reads of it.
         """
-        shape = table.shape(relation, commit_position)
+        relation = change.relation
+        shape = table.shape(relation, int(change.commit_lsn[0]))
         if shape is not None:
             return shape
+        is_invisible = is_running(self._sql_connection, int(change.xid[0]))  # asked before the catalogue is read
         now = self._shapes([table.oid]).get(table.oid)
-        if now is None or not now.is_now(table.newest):
+        if is_invisible or now is None or not now.is_now(table.newest):
             raise StreamMoved(
                 f"{table.name} has other columns than when its stream was opened",
                 remedy="open the consumer again: what changed is found then",

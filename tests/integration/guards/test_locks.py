@@ -1,19 +1,23 @@
 """A table of the source that somebody locks, as a migration does, stops no other table and is not waited for."""
 
+import os
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Thread
 
 import psycopg2
 import pytest
 
-from cdc_pipeline.errors import SourceBusy
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
+from cdc_pipeline.errors import SourceBusy, StreamMoved
 from cdc_pipeline.sources.postgres.publication import read_publication
 from cdc_pipeline.sources.postgres.session import answering, bound_waits, connect
+from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.eventually import eventually
-from tests.support.guarded import BOTH, begin_again, go_on, in_lake, in_source, world_of
+from tests.support.guarded import BOTH, begin_again, go_on, in_lake, in_source, states, world_of
+from tests.support.postgres import fresh_database, started_server
 from tests.support.streams import database_of, run_sql
 
 CREATE = (
@@ -25,6 +29,7 @@ CREATE = (
 SUMS = "CREATE TABLE sums (id int PRIMARY KEY, price int, total int GENERATED ALWAYS AS (price + 1) STORED)"
 CHANGES = ("RENAME price TO cost", "ALTER total SET EXPRESSION AS (price * 2)", "ALTER total DROP EXPRESSION")
 WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+WAITS_FOR_STANDBY = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
 LOCK = "LOCK TABLE orders, customers, unread, sums IN ACCESS EXCLUSIVE MODE"
 ALL = 'CREATE PUBLICATION "{}" FOR ALL TABLES WITH (publish_via_partition_root = true)'
 
@@ -82,6 +87,39 @@ def test_a_column_that_is_committed_while_the_stream_is_opened_is_followed(
     run_sql(database, "INSERT INTO customers VALUES (2)")
     assert go_on(world) == {}
     assert in_lake(world, "customers") == in_source(world, "customers")
+
+
+def test_a_column_of_a_transaction_that_waits_for_a_standby_is_followed(store_url: str, tmp_path: Path) -> None:
+    """The server sends such a transaction before it shows it to others."""
+    with started_server(dict(os.environ)) as server, fresh_database(server) as database:
+        run_sql(database, *CREATE)
+        world = world_of(tmp_path, database, store_url, BOTH)
+        begin_again(world)
+        run_sql(database, f'ALTER DATABASE "{database_of(database)}" SET synchronous_commit = local')
+        run_sql(database, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        assert eventually(lambda: query(database, "SHOW synchronous_standby_names") == [("nobody",)])
+        with closing(psycopg2.connect(database)) as migration, migration.cursor() as cursor, ExitStack() as commit:
+            cursor.execute("SET synchronous_commit = on")
+            cursor.execute("ALTER TABLE customers ADD added int")
+            cursor.execute("INSERT INTO customers VALUES (1, 'a', 1)")
+            committing = Thread(target=migration.commit)
+            committing.start()
+            commit.callback(
+                run_sql, database, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"
+            )
+            commit.callback(committing.join)
+            commit.callback(migration.cancel)
+            assert eventually(lambda: bool(query(database, WAITS_FOR_STANDBY)))
+            with world.process() as pipeline, pytest.raises(StreamMoved, match="other columns than when its stream"):
+                read_once(pipeline)
+            assert states(world)["customers"] == ("live", None)
+        assert go_on(world) == {}
+        assert in_lake(world, "customers") == in_source(world, "customers") != []
+
+
+def read_once(pipeline: Pipeline) -> None:
+    with pipeline.consumer_runs().open() as consumer:
+        stream_to_slices_until_idle(consumer)
 
 
 def test_a_lock_that_is_not_given_in_time_is_named_and_tried_again(database: str) -> None:
