@@ -79,6 +79,7 @@ def _beginnings(
     """
     parents = {shard: each.parents for shard, each in stream.shards.items()}
     found: dict[str, datetime | None] = {}
+    is_unread = all(place is None for place in places.values())
     for shard in (*TopologicalSorter(parents).static_order(), *places):
         place = places.get(shard)
         known = [each for each in parents.get(shard, ()) if each in places or each in stream.shards]
@@ -87,7 +88,9 @@ def _beginnings(
         elif known:
             found[shard] = max((time for each in known if (time := found[each]) is not None), default=None)
         else:
-            found[shard] = None if begins_kept and shard in places else stream.created
+            # A shard that is not shown any more may have had records since the stream was read for the first time.
+            may_begin_late = begins_kept and shard in places and (shard in stream.shards or is_unread)
+            found[shard] = None if may_begin_late else stream.created
     return found
 
 

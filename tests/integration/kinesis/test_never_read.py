@@ -67,6 +67,25 @@ def test_what_a_stream_does_not_keep_at_its_first_read_is_not_missed_with_begin_
     assert state(kept)[0] == "stale"
 
 
+def test_a_shard_that_is_gone_before_its_first_read_makes_its_table_stale_with_begin_kept(feed: ShardFeed) -> None:
+    """What is kept sufficed for the stream's first read, which was that of the shard before it."""
+    kept = replace(feed, source={"begin": "kept"})
+    kept.set_up()
+    kept.streams.replace_shards(ORDERS, ("shard-0",), "shard-1")
+    read_by_two(kept)
+    kept.write(ORDERS, 2, "in the child", shard="shard-1")
+    kept.streams.replace_shards(ORDERS, ("shard-1",), "shard-2")
+    kept.streams.now += LATER
+    for gone in ("shard-0", "shard-1"):
+        del kept.streams.streams[ORDERS][gone]
+    kept.write(ORDERS, 3, "in its child", shard="shard-2")
+    kept.go_on()
+    found, reason = state(kept)
+    assert found == "stale"
+    assert f"{ORDERS} shard-2 was never read, and its first records may be gone" in reason
+    assert kept.notes(ORDERS) == {1: "first"}
+
+
 def test_a_new_shard_that_nobody_read_before_its_records_expired_makes_its_table_stale(feed: ShardFeed) -> None:
     """The end of its parent was registered; the consumer that was to read it had not registered anything yet."""
     feed.set_up()
