@@ -17,6 +17,7 @@ from cdc_pipeline.sources.kafka.topics import (
     read_transaction_topic,
     refuse_unknown,
     topic_of,
+    without_shared,
 )
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
@@ -51,6 +52,7 @@ class KafkaTopics(EventsAlone):
             topics = read_topics(client, cluster, set().union(*named.values()))
             refuse_unknown(topics.values())
             of_transactions = None if transactions is None else read_transaction_topic(client, cluster, transactions)
+        topics_of = topics_of_tables(self.settings, self.tables, topics)
         return TopicSurvey(
             stream=self.stream,
             folder=self.folder,
@@ -59,9 +61,9 @@ class KafkaTopics(EventsAlone):
             progress=progress,
             registered=registered,
             cluster=cluster,
-            topics=topics,
+            topics=without_shared(topics, topics_of),
             of_transactions=of_transactions,
-            topics_of=topics_of_tables(self.settings, self.tables, topics),
+            topics_of=topics_of,
         )
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:

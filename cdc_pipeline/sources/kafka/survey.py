@@ -170,7 +170,7 @@ class TopicSurvey(EventsSurvey):
             tables = read_together(topic.name, live, self.registered)
             for number, kept in topic.kept.items():
                 stream_partition = numbers[partition_name(topic.name, number)]
-                if tables and stream_partition in start.progress:
+                if tables and number not in topic.unknown and stream_partition in start.progress:
                     place = start.progress[stream_partition]
                     offset, is_late = decode_position(place.offset), self._may_begin_late(topic, place)
                     found[stream_partition] = ReadPartition(
@@ -179,7 +179,7 @@ class TopicSurvey(EventsSurvey):
                         partition=number,
                         offset=max(offset, kept.first) if is_late else offset,
                         tables=tables,
-                        deletes_by_tombstone=topic.is_compacted and len(tables) == 1,
+                        deletes_by_tombstone=topic.is_compacted,
                     )
         return found
 

@@ -1,8 +1,9 @@
 """The state of topics: their partitions, the offsets that the broker keeps, and how it deletes records."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import chain
 
@@ -10,6 +11,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import ConfigEntry, ConfigResource, ListOffsetsResultInfo, OffsetSpec
 
 from cdc_pipeline.errors import SourceAway, SourceError
+from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 
 _COMPACT = "compact"
@@ -28,7 +30,8 @@ class KeptRecords:
 class Topic:
     """A topic. `topic_id`: differs for a new topic of the same name. `kept`: by partition.
 
-    `unknown`: why the other partitions cannot be read now. `retention`: how long records are kept, None for no limit.
+    `unknown`: why partitions cannot be read now: the others, and all of a topic that `without_shared` refuses.
+    `retention`: how long records are kept, None for no limit.
     """
 
     name: str
@@ -121,6 +124,25 @@ def refuse_unknown(topics: Collection[Topic]) -> None:
     unknown = [error for topic in topics for error in topic.unknown.values()]
     if unknown and not any(topic.kept for topic in topics):
         raise next((error for error in unknown if error.retryable), unknown[0])
+
+
+def without_shared(topics: Mapping[str, Topic], topics_of: Mapping[TableName, Collection[str]]) -> dict[str, Topic]:
+    """Returns the topics. Those that are compacted and have events of several listed tables cannot be read.
+
+    A delete may be gone where its tombstone is left, and a tombstone does not say whose row it deletes.
+    """
+    tables = Counter(chain.from_iterable(topics_of.values()))
+    shared = {
+        name: SourceError(
+            f"the topic {name} is compacted, and several tables share it: {tables[name]} of pipeline.yml",
+            expected="a compacted topic of one table: a tombstone does not say whose row it deletes",
+            remedy="give each table a topic of its own, and correct source.topic",
+        )
+        for name, topic in topics.items()
+        if topic.is_compacted and tables[name] > 1
+    }
+    unread = {name: dict.fromkeys(topics[name].kept, error) for name, error in shared.items()}
+    return {name: replace(topic, unknown={**unread.get(name, {}), **topic.unknown}) for name, topic in topics.items()}
 
 
 def read_topic_ids(client: KafkaClient, names: Collection[str]) -> dict[str, str]:
