@@ -1,7 +1,7 @@
 """Finds out which shards surely have every record that was not read of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from graphlib import TopologicalSorter
 
@@ -58,7 +58,7 @@ def reached(shard: Shard, place: ShardPlace | None) -> ShardPlace | None:
     """Returns the place; as ended if it is that of the closed shard's last record."""
     if place is None or not shard.last or place.is_ended or int(place.sequence or 0) < int(shard.last):
         return place
-    return ShardPlace(sequence=place.sequence, known_until=place.known_until, is_ended=True)
+    return replace(place, is_ended=True)
 
 
 def _places(stream: ShardStream, registered: Mapping[str, PartitionProgress]) -> dict[str, ShardPlace | None]:

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -164,7 +164,7 @@ class ShardRecords(LinesWithoutFiles):
     def _refuse_gap(self) -> None:
         """Raises StreamMoved unless the time, or the last record that was read, shows that nothing after it is gone."""
         until, now = self._known_until, self.clock()
-        if until is None or self.stream.keeps(until, now):
+        if until is None or (self.place is None and self.stream.keeps(until, now)):
             return
         if self.place is None or not keeps_the_rest(self.client, self.stream, self.shard, self.place, now):
             raise StreamMoved(
@@ -182,18 +182,19 @@ class ShardRecords(LinesWithoutFiles):
         after = self.offset
         for number, record in enumerate(records):
             is_newest = number == len(records) - 1
-            place = ShardPlace(
-                sequence=record.sequence, known_until=max(record.arrived, known_until) if is_newest else record.arrived
-            )
+            place = self._place(record.sequence, max(record.arrived, known_until) if is_newest else record.arrived)
             written = (record.arrived - EPOCH) // _MICROSECOND
             self._waiting.append(self._line(after + number, place, record.line, written))
             self.place, self._open_at = place, record.arrived
         if is_last:
             # What a shard lacks that begins late is not missed in the shards after it, either.
             was_open = known_until if self._begins_late else self._open_at or known_until
-            self._note(ShardPlace(sequence=self._sequence, known_until=was_open, is_ended=True))
+            self._note(replace(self._place(self._sequence, was_open), is_ended=True))
         elif self._at_tip and self._is_due(known_until):
-            self._note(ShardPlace(sequence=self._sequence, known_until=known_until))
+            self._note(self._place(self._sequence, known_until))
+
+    def _place(self, sequence: str, known_until: datetime) -> ShardPlace:
+        return ShardPlace(sequence=sequence, known_until=known_until, retention=self.stream.retention)
 
     @property
     def _sequence(self) -> str:

@@ -1,7 +1,7 @@
 """A stream of shards, and the client that reads it: what Kinesis and DynamoDB's streams have in common."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol, Self
 
@@ -111,26 +111,34 @@ class ShardPlace:
 
     `known_until`: every record up to this time was read. So nothing is missing as long as the stream keeps what arrived
     after it. `is_ended`: the shard is closed and was read to its end. Then `known_until` is a time when it was open,
-    so no shard that came from it has an older record.
+    so no shard that came from it has an older record. `retention`: that of the stream when the place was read, None if
+    it is not known. A longer one brings nothing back that had expired before it was set.
     """
 
     sequence: str
     known_until: datetime
     is_ended: bool = False
+    retention: timedelta | None = None
+
+    def kept_by(self, stream: ShardStream) -> ShardStream:
+        """Returns the stream with the retention that counts for the records after this place: the shorter one."""
+        return replace(stream, retention=min(stream.retention, self.retention or stream.retention))
 
     def encode(self) -> str:
         """Returns the place as text for the metadata store."""
         seconds = int((self.known_until - EPOCH).total_seconds())
-        return f"{self.sequence or _NO_SEQUENCE} {seconds} {_ENDED if self.is_ended else _OPEN}"
+        retention = "" if self.retention is None else f" {int(self.retention.total_seconds())}"
+        return f"{self.sequence or _NO_SEQUENCE} {seconds} {_ENDED if self.is_ended else _OPEN}{retention}"
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Reads the text that `encode` wrote."""
-        sequence, seconds, state = text.split(" ")
+        """Reads the text that `encode` wrote, in an earlier release without the retention."""
+        sequence, seconds, state, *retention = text.split(" ")
         return cls(
             sequence="" if sequence == _NO_SEQUENCE else sequence,
             known_until=EPOCH + timedelta(seconds=int(seconds)),
             is_ended=state == _ENDED,
+            retention=timedelta(seconds=int(retention[0])) if retention else None,
         )
 
 
@@ -159,7 +167,7 @@ def keeps_the_rest(client: ShardClient, stream: ShardStream, shard: str, place: 
 
     If the time does not show it, the record at `place` does, as long as it is kept itself.
     """
-    if place.is_ended or stream.keeps(place.known_until, now):
+    if place.is_ended or place.kept_by(stream).keeps(place.known_until, now):
         return True
     iterator, silent = client.iterator(stream, shard, place.sequence) if place.sequence else None, 0
     while iterator is not None:

@@ -234,7 +234,8 @@ class ShardSurvey(EventsSurvey):
                 yield f"{shard} was never read, and its first records may be gone"
             else:
                 until = f"{place.known_until:%Y-%m-%d %H:%M} UTC"
-                yield f"{stream.name} keeps records for {stream.retention}, and {name} was read up to {until}"
+                retention = place.kept_by(stream).retention
+                yield f"{stream.name} keeps records for {retention}, and {name} was read up to {until}"
 
 
 def _awaited(parents: Mapping[int, tuple[int, ...]], ended: Collection[int]) -> dict[int, frozenset[int]]:
