@@ -62,8 +62,8 @@ class Maintenance:
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
         Reports a lease that stays busy or is lost, a table that is not registered, or one without a lake, and leaves
-        the table to the next run. If files cannot be rewritten, it does the rest before it raises LakeError; if a server does not
-        answer, it ends at once.
+        the table to the next run. If files cannot be rewritten, it does the rest before it raises LakeError; if a
+        server does not answer, it ends at once.
         """
         return self._maintained(table).row()
 

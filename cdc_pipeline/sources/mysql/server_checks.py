@@ -15,7 +15,7 @@ from cdc_pipeline.sources.mysql.dialect import Dialect
 from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.session import rows
 from cdc_pipeline.sources.mysql.shape import TableShape
-from cdc_pipeline.sources.table_checks import check_excluded
+from cdc_pipeline.sources.table_checks import check_as_text, check_excluded
 
 log = structlog.get_logger()
 
@@ -95,8 +95,12 @@ def check_array_index(settings: TableSettings, array_index: str | None) -> None:
         )
 
 
-def check_exclusion(settings: TableSettings, key: Collection[str], shape: TableShape) -> None:
-    """Raises SourceError as `check_excluded` does. A computed column that is not read may be excluded, too."""
+def check_new_columns(settings: TableSettings, key: Collection[str], shape: TableShape) -> None:
+    """Raises SourceError as `check_as_text` and `check_excluded` do.
+
+    A computed column that is not read may be excluded, too.
+    """
+    check_as_text(settings, shape.names)
     check_excluded(settings, key, (*shape.names, *shape.left_out))
 
 

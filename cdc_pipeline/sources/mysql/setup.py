@@ -21,18 +21,12 @@ from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import (
     check_array_index,
     check_cascade,
-    check_exclusion,
     check_images,
+    check_new_columns,
     check_server,
 )
 from cdc_pipeline.sources.mysql.shape import TableShape, may_be_mixed_up, why_retaken, with_order_of
-from cdc_pipeline.sources.table_checks import (
-    check_as_text,
-    check_column_names,
-    check_folder,
-    check_keyless,
-    check_named_columns,
-)
+from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_keyless, check_named_columns
 from cdc_pipeline.types.mysql_charsets import KNOWN
 
 MARK = "row"
@@ -150,8 +144,7 @@ class _ListedTables:
     def new_for_lake(self, settings: TableSettings) -> PlannedMysqlTable:
         """As `new`, for a table of which the lake has no rows, or will have others."""
         new = self.new(settings)
-        check_as_text(settings, new.shapes[-1].names)
-        check_exclusion(settings, new.key, new.shapes[-1])
+        check_new_columns(settings, new.key, new.shapes[-1])
         return new
 
     def new(self, settings: TableSettings) -> PlannedMysqlTable:

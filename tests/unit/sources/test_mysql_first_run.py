@@ -17,8 +17,8 @@ from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet
 from cdc_pipeline.sources.mysql.server_checks import (
     check_array_index,
-    check_exclusion,
     check_images,
+    check_new_columns,
     check_server,
     warn_of_lost_end,
     warn_of_partial_images,
@@ -138,6 +138,6 @@ def test_a_column_may_be_excluded_also_if_the_log_leaves_it_out(name: str) -> No
     """Such as a computed one of MariaDB 11."""
     columns = tuple(MysqlColumn(name=name, written="int(11)", type="int4", nullable=True) for name in ("id", "note"))
     shape = TableShape(columns=columns, left_out=("twice",))
-    check_exclusion(ORDERS.model_copy(update={"exclude_columns": (name,)}), ["id"], shape)
+    check_new_columns(ORDERS.model_copy(update={"exclude_columns": (name,)}), ["id"], shape)
     with pytest.raises(SourceError, match="names 'twic', which is not in the table; expected one of note, twice"):
-        check_exclusion(ORDERS.model_copy(update={"exclude_columns": (name, "twic")}), ["id"], shape)
+        check_new_columns(ORDERS.model_copy(update={"exclude_columns": (name, "twic")}), ["id"], shape)
