@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import BEFORE_ALL, VERSION, TableName
+from cdc_pipeline.record import BEFORE_ALL, VERSION, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import TEXT, HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import Source, TableCopy
@@ -125,11 +125,13 @@ class SnapshotRows:
     def check_complete(self, row: SourceTable, cutoff: HeldPosition) -> None:
         """Raises UsageError if changes that came after an export may not be among the slices that follow its cutoff.
 
-        A position that the source holds is after every registered slice; one of files may be older.
+        Also if its columns may be others than the newest registered ones, under which the files are
+        read. A position that the source holds is after every registered slice; one of files may be older.
         """
         if self.export is None:
             return
-        if row.schema_id is None:
+        schema = row.schema_id and self.store.tables.schema(row.table_id, row.schema_id)
+        if not schema:
             raise UsageError(
                 f"the columns of {row.name} are not known yet",
                 expected="columns that pipeline.yml lists, or an event that has shown them",
@@ -144,6 +146,7 @@ class SnapshotRows:
                 f" take the table out of pipeline.yml, run cdc remove {row.name} --lake, list it again, run"
                 " cdc setup-source, and export it after that",
             )
+        _check_columns(row, schema, cutoff)
 
     def _lost_changes(self, row: SourceTable, cutoff: HeldPosition) -> str | None:
         """Returns why slices lack changes that the export does not contain; None if they have all of them.
@@ -216,3 +219,20 @@ class SnapshotRows:
         last = self.store.lake_positions.boundary_at(row.stream, first) if fence == 0 else None
         is_read = last is None or (row.followed_at == first and last.commit_time >= row.registered_at)
         return None if is_read else "the table's changes are read from a later cut on"
+
+
+def _check_columns(row: SourceTable, schema: TableSchema, cutoff: HeldPosition) -> None:
+    """Raises UsageError unless `schema`, the newest registered one, is known to be that of the position."""
+    # Files have columns by name, and are read under the newest ones: after a rename, into another column.
+    found = max((int(shape.get("generation", 0)) for shape in row.shape or ()), default=0)
+    if max(found, schema.generation) > cutoff.position:
+        raise UsageError(
+            f"{row.name} has other columns since --as-of {cutoff.shown}, or the pipeline first saw them after that",
+            expected="a position behind the last change of its columns that the pipeline has seen",
+            remedy="export the table again, and give the position of that time, or run cdc snapshot without --from",
+        )
+    if found > schema.generation:
+        raise UsageError(
+            f"the columns of {row.name} changed, and no slice has the new ones yet",
+            remedy="run cdc consume, then the same command again",
+        )

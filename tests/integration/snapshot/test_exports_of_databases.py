@@ -159,6 +159,37 @@ def test_an_export_from_before_the_last_snapshot_is_refused(postgres: PostgresSe
         check_refused(world, things, export, why="last snapshot is of a later position")
 
 
+def test_an_export_from_before_its_columns_changed_is_refused(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Files have columns by name, and two names that were exchanged would exchange the values of all rows."""
+    with new_world(postgres, tmp_path) as world:
+        things = world.tables[0]
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+        world.change()
+        with world.process() as pipeline:
+            consume(pipeline)
+            take_snapshot(pipeline, [things])
+        before = export_at(str(tmp_path / "before" / things.table), copied(world, tmp_path / "before"))
+        renames = (("name", "x"), ("body", "name"), ("x", "body"))
+        run_sql(world.source_url, "; ".join(f"ALTER TABLE things RENAME {old} TO {new}" for old, new in renames))
+        world.change()
+        with world.process() as pipeline:
+            pipeline.source_setup().set_up()
+        after = export_at(str(tmp_path / "after" / things.table), copied(world, tmp_path / "after"))
+        check_refused(world, things, before, why="has other columns since --as-of")
+        check_refused(world, things, after, why="no slice has the new ones yet; run cdc consume")
+        with world.process() as pipeline:
+            consume(pipeline)
+        check_refused(world, things, before, why="has other columns since --as-of")
+        with world.process() as pipeline:
+            (taken,) = take_snapshot(pipeline, [things], export=after)
+            assert (taken.state, taken.error) == ("published", None)
+            for name in world.tables[1:]:
+                take_snapshot(pipeline, [name])
+            apply_all(pipeline)
+        check(world)
+
+
 def check_refused(world: World, table: TableName, export: Export, *, why: str) -> None:
     """The lake's table stays as it is."""
     with world.process() as pipeline:
