@@ -162,7 +162,8 @@ class World:
         """What time does: leases of the dead expire, and the source notices that their connections are gone."""
         self.expire_leases()
         used = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND (active OR temporary)"
-        assert eventually(lambda: not self.query(used))
+        held = "SELECT 1 FROM pg_locks JOIN pg_database AS d ON d.oid = database WHERE locktype = 'advisory'"
+        assert eventually(lambda: not self.query(f"{used} UNION ALL {held} AND datname = current_database()"))
 
     def silence_snapshots(self) -> None:
         """What a quarter of an hour does: the heartbeat of no snapshot is younger."""

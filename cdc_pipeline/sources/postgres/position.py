@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from threading import Event
 
@@ -15,7 +15,7 @@ from psycopg2 import sql
 from cdc_pipeline.errors import SnapshotError, SourceError
 from cdc_pipeline.record import parse_lsn
 from cdc_pipeline.sources.copied_rows import HeldPosition
-from cdc_pipeline.sources.postgres.catalogue import read_slot, rows
+from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.session import answering, connect_for_replication, session
 from cdc_pipeline.steps import OnStep, step
 
@@ -35,6 +35,11 @@ UNION ALL
 SELECT NULL, p.gid, p.owner::text, p.prepared, 'prepared', NULL
 FROM pg_prepared_xacts AS p JOIN waited_for AS w ON w.transactionid = p.transaction
 """
+_HOLD = """
+-- shared: who holds a position never waits for another; the lock ends with the transaction, as the snapshot does
+SELECT pg_export_snapshot(), clock_timestamp(), pg_advisory_xact_lock_shared(hashtext('cdc'), hashtext(%s))
+"""
+_IS_FREE = "SELECT pg_try_advisory_xact_lock(hashtext('cdc'), hashtext(%s))"
 
 
 def lsn_text(position: int) -> str:
@@ -46,26 +51,26 @@ def lsn_text(position: int) -> str:
 def hold_position(
     source_url: str, slot_name: str, on_step: OnStep, *, report_after: timedelta = _REPORT_AFTER
 ) -> Iterator[HeldPosition]:
-    """Holds a position by a temporary slot of this name. Slot and snapshot end with the block.
+    """Holds a position under this name. A temporary slot gives it, and ends before the block begins.
+
+    It would keep back the source's log for as long as the block runs. The snapshot is exported again by a session
+    without a slot, and ends with the block.
 
     Creating the slot waits until every running transaction has ended. After `report_after`, logs which ones it waits
     for.
     """
-    with (
-        answering(),
-        closing(connect_for_replication(source_url)) as connection,
-        connection.cursor() as cursor,
-    ):
-        create = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
-        process = connection.info.backend_pid
-        with (
-            step(on_step, "position.hold"),
-            reported_wait(source_url, process, _POSITION_WAITS, report_after),
-        ):
-            cursor.execute(create.format(sql.Identifier(slot_name)))
-        ((_, lsn, exported, _),) = cursor.fetchall()
-        with session(source_url) as other:
-            ((time,),) = rows(other, "SELECT clock_timestamp()")
+    with answering(), ExitStack() as holding:
+        with closing(connect_for_replication(source_url)) as connection, connection.cursor() as cursor:
+            create = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
+            process = connection.info.backend_pid
+            with (
+                step(on_step, "position.hold"),
+                reported_wait(source_url, process, _POSITION_WAITS, report_after),
+            ):
+                cursor.execute(create.format(sql.Identifier(slot_name)))
+            ((_, lsn, of_slot, _),) = cursor.fetchall()
+            holder = holding.enter_context(snapshot_connection(source_url, of_slot))
+            ((exported, time, _),) = rows(holder, _HOLD, (slot_name,))
         yield HeldPosition(position=parse_lsn(lsn), shown=lsn, time=time, exported=exported)
 
 
@@ -109,7 +114,8 @@ def _report_waits(source_url: str, process: int, event: str, report_after: timed
 def is_held(source_url: str, slot_name: str) -> bool:
     """Returns whether a process holds a position under this name."""
     with session(source_url) as connection:
-        return read_slot(connection, slot_name) is not None
+        ((is_free,),) = rows(connection, _IS_FREE, (slot_name,))
+        return not is_free
 
 
 @contextmanager

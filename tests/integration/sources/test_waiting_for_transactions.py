@@ -11,9 +11,12 @@ import psycopg2.extensions
 import pytest
 from structlog.testing import capture_logs
 
+from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.sources.postgres.position import hold_position
+from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.position import hold_position, is_held, snapshot_connection
 from cdc_pipeline.steps import no_step
+from tests.support.command_line import query
 from tests.support.eventually import eventually
 from tests.support.postgres import encoded_database
 from tests.support.streams import run_sql
@@ -21,6 +24,9 @@ from tests.support.streams import run_sql
 CREATE = "CREATE TABLE items (id int PRIMARY KEY)"
 OPEN = "INSERT INTO items VALUES (1)"
 WAITS = "the snapshot's position waits for a transaction to end"
+
+
+SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
 
 
 @pytest.fixture
@@ -76,3 +82,18 @@ def test_a_prepared_transaction_that_holds_it_up_is_named(
     (said, *_) = reports_until(database, lambda: run_sql(database, "COMMIT PREPARED 'left behind'"))
     assert (said["pid"], said["prepared"], said["user"]) == (None, "left behind", "cdc")
     assert said["remedy"] == "COMMIT PREPARED or ROLLBACK PREPARED 'left behind'"
+
+
+def test_a_held_position_keeps_back_no_log(database: str) -> None:
+    """Its slot would, for as long as a copy takes. The snapshot stays, and who asks sees that it is held."""
+    run_sql(database, CREATE)
+    with hold_position(database, "held", no_step) as held:
+        assert eventually(lambda: query(database, SLOTS) == [(0,)])
+        run_sql(database, OPEN)
+        with snapshot_connection(database, held.exported) as copy:
+            assert rows(copy, "SELECT * FROM items") == []
+        assert is_held(database, "held")
+        assert not is_held(database, "other")
+    assert eventually(lambda: not is_held(database, "held"))
+    with pytest.raises(SnapshotError, match="is gone"), snapshot_connection(database, held.exported):
+        pass
