@@ -144,10 +144,11 @@ def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta
     return False
 
 
-def claim_metadata(work: ClaimWork, *, in_history: bool = False) -> str:
+def claim_metadata(work: ClaimWork, *, in_history: bool = False, snapshot_id: str | None = None) -> str:
     """Returns the JSON text that a claim's commit carries as userMetadata.
 
-    `in_history`: the claim is applied to the table's history already, which lacks nothing.
+    `in_history`: the claim is applied to the table's history already, which lacks nothing. `snapshot_id`, in a commit
+    of the history: the snapshot right before the claim, which is taken over.
     """
     document = {
         "claim_id": work.claim_id,
@@ -156,6 +157,7 @@ def claim_metadata(work: ClaimWork, *, in_history: bool = False) -> str:
         "position": work.position,
         "slices": [list(content.identity) for content in work.slices],
     } | ({_IN_HISTORY: True} if in_history else {})
+    document |= {} if snapshot_id is None else {"snapshot_id": snapshot_id}
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -203,11 +205,12 @@ def history_lags(own: Fence, of_table: Fence) -> bool:
     """Returns whether the table has changes that its history, with the fence `own`, does not contain.
 
     That is so before the history begins, and after the table was kept without a history for a time. A claim that
-    changes nothing in the history leaves its fence behind: the table's own commit says that the history had it.
+    changes nothing in the history leaves its fence behind: the table's own commit says that the history had it. A
+    snapshot may set the table back to before what the history contains.
     """
     if not has_begun(own) or (own.number < of_table.number and not of_table.in_history):
         return True
-    is_snapshot = own.number == of_table.number and of_table.snapshot_id is not None
+    is_snapshot = own.number >= of_table.number and of_table.snapshot_id is not None
     return is_snapshot and own.snapshot_id != of_table.snapshot_id
 
 

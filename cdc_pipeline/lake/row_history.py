@@ -70,12 +70,13 @@ class RowHistory:
         if fence is None or history_lags(fence, of_table):
             if not any(content.rows for content in work.slices):
                 return  # the next claim with a change takes the rows over, and knows when it was made
-            version = of_table.lake_version
-            name = of_table.snapshot_id or f"lake version {version}"
-            at, begins_at, cutoff = self._began(work), self._begins_at(work), work.cutoff_version
-            is_late = work.tombstones or not self.table.ordered
+            version, name = of_table.lake_version, of_table.snapshot_id or f"lake version {of_table.lake_version}"
+            has_all = fence is None or fence.number <= of_table.number  # else the history has what comes again
+            at, cutoff = self._began(work), work.cutoff_version
+            begins_at = self._begins_at(work) if has_all else cutoff
+            late = has_all and (work.tombstones or not self.table.ordered)
             self.adopt(
-                version, of_table.number, name, at=at, at_version=begins_at, cutoff=cutoff, has_all=True, late=is_late
+                version, of_table.number, name, at=at, at_version=begins_at, cutoff=cutoff, has_all=has_all, late=late
             )
             fence = self._begun()
         if fence.claim_id == work.claim_id and fence.number == work.last_number:
@@ -89,7 +90,8 @@ class RowHistory:
                 truncates = claim.name_events()
             written, replaced = self._written(claim, truncates, None if truncates else max(1, files_for(work)))
             if written or replaced:
-                self._commit(files, max(fence.number, work.last_number), claim_metadata(work), written, replaced)
+                metadata = claim_metadata(work, snapshot_id=of_table.snapshot_id)
+                self._commit(files, max(fence.number, work.last_number), metadata, written, replaced)
 
     def _begins_at(self, work: ClaimWork) -> str:
         """Returns a version up to which rows were deleted that only the history has; "" if none is known."""

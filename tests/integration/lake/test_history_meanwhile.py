@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -228,3 +229,36 @@ def test_an_incomplete_row_takes_no_value_from_an_incomplete_one_that_was_delete
     assert spans(store, table) == {6: [("y", 13, None)]}
     lake.upsert(table, feed.claim([event("u", 14, 5, age=7)]))
     assert spans(store, table) == {5: [("x", 14, None)], 6: [("y", 13, None)]}
+
+
+def test_an_older_snapshot_that_came_meanwhile_is_taken_over_once(lake: SparkLake, store: LocalObjectStore) -> None:
+    """It corrects row 1. The claim after it has what the history has, and more; its first try is killed."""
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="x", age=1) for id_ in (1, 2, 3)]))
+    later = [event("i", 10, 4, name="new", age=1), event("u", 11, 2, name="X", age=1), event("d", 12, 3)]
+    lake.upsert(table, feed.claim(later))
+    feed.next_number = 2
+    again = replace(feed.claim(later, [event("i", 13, 5, name="newer", age=1)]), cutoff_version=version(5))
+    people = [(1, "y", 1), (2, "x", 1), (3, "x", 1)]
+    publish(lake, store, replace(table, keeps_history=False), people, at=5, fence=1, replaces=2)
+    commits: list[int] = []
+
+    def may_commit() -> None:
+        commits.append(1)
+        if len(commits) == 3:
+            raise StaleEpoch("the lease is lost")
+
+    with pytest.raises(StaleEpoch):
+        lake.upsert(table, replace(again, claim_id="killed"), may_commit=may_commit)
+    assert lake_values(store, table)[(2,)] == ("x", 1)
+    lake.upsert(table, replace(again, claim_id="again"))
+    assert spans(store, table) == {
+        1: [("x", 1, 5), ("y", 5, None)],
+        2: [("x", 1, 11), ("X", 11, None)],
+        3: [("x", 1, 12)],
+        4: [("new", 10, None)],
+        5: [("newer", 13, None)],
+    }
+    assert lake_values(store, table) == {(1,): ("y", 1), (2,): ("X", 1), (4,): ("new", 1), (5,): ("newer", 1)}
