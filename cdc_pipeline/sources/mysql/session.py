@@ -45,9 +45,11 @@ _NO_TABLE, _NO_PLUGIN = 1146, 2059
 _GONE = re.compile(r"purged|could not find|is not in the \w+'s binlog|missing the GTID|more GTIDs than", re.IGNORECASE)
 """What servers say, under the number of each refusal to send the log, if the log no longer has the place."""
 _USER_LIMITS = frozenset({1203, 1226})
-_NO_QUORUM, _OFFLINE = 1047, 3032
+_UNKNOWN_COMMAND, _OFFLINE = 1047, 3032
+_OF_CLUSTER = "WSREP"
+"""Is in what a node of a Galera cluster says, under the number of an unknown command, while it has no quorum."""
 _BROKEN = _USER_LIMITS.union(
-    {_NO_QUORUM, _OFFLINE},
+    {_OFFLINE},
     {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2055, 4031},
 )
 _LOCKED = frozenset({1820, 1862, 3118, 3955, 4151})
@@ -69,7 +71,7 @@ _REMEDIES = {
     **dict.fromkeys(_LOCKED, "have an administrator unlock the account, or give it a new password"),
     **dict.fromkeys(READ_ONLY, "wait until the server takes writes, or name the one that does in source.url"),
     **dict.fromkeys(HELD_UP, "end the transaction that holds the lock, if the next try fails, too"),
-    _NO_QUORUM: "let the node join its cluster again, or name another one in source.url",
+    _UNKNOWN_COMMAND: "name the server itself in source.url, not a proxy that does not pass on its log",
     _OFFLINE: "turn offline_mode off on the server, or name another one in source.url",
     2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
     **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator grant the rights that docs/how-to/mysql.md lists"),
@@ -245,6 +247,9 @@ def _translated(error: MySQLError, passing: Collection[int]) -> SourceError:
             expected="a log that the server can read, and a reader with an id that no other replica has",
             remedy="correct what it names (source.server_id is the reader's id), then start the consumer again",
         )
+    if code == _UNKNOWN_COMMAND and _OF_CLUSTER in words:
+        remedy = "let the node join its cluster again, or name another one in source.url"
+        return SourceAway(f"the source does not answer: {words}", remedy=remedy)
     remedy = _REMEDIES.get(code, "start it, or correct source.url")
     if code in _BROKEN or code in passing or isinstance(error, InterfaceError):
         return SourceAway(f"the source does not answer: {words}", remedy=remedy)

@@ -45,8 +45,11 @@ _MOST_OCTETS = 16 << 20
 _MOST_MILLISECONDS = 500
 _FIRST_SERVER_ID = 1 << 31
 _READY = timedelta(seconds=10)
-_ANSWER_SECONDS, _CLOSE_SECONDS, _PING_SECONDS, _SILENCE_SECONDS = 60, 3, 30, 300
-"""Limits of the session that has the lock. The server ends it after the last one, if the reader's machine is gone."""
+_ANSWER_SECONDS, _CLOSE_SECONDS, _PING_SECONDS, _SILENCE_SECONDS, _LOCK_SECONDS = 60, 3, 30, 300, 30
+"""Limits of the session that has the lock. The server ends it after `_SILENCE_SECONDS` if the reader's machine is gone.
+
+`_LOCK_SECONDS`: how long a write waits for another transaction. The reader would be gone before the server says why.
+"""
 _Found = TypeVar("_Found")
 
 
@@ -226,7 +229,9 @@ class MysqlStream:
 
     def _take_lock(self, name: str) -> None:
         with answering():
-            rows(self._connection, f"SET SESSION wait_timeout = {_SILENCE_SECONDS}")
+            lock_wait = f"LEAST(@@innodb_lock_wait_timeout, {_LOCK_SECONDS})"
+            waits = f"wait_timeout = {_SILENCE_SECONDS}, innodb_lock_wait_timeout = {lock_wait}"
+            rows(self._connection, f"SET SESSION {waits}")
             taken = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (name,))[0][0]
         if not taken:
             raise SourceBusy(

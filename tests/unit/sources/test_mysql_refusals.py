@@ -8,7 +8,7 @@ from cdc_pipeline.sources.mysql.session import answering
 
 NOT_SENT = 1236
 TOO_MANY_OF_A_USER, LIMIT_OF_A_USER = 1203, 1226
-NO_QUORUM, OFFLINE = 1047, 3032
+UNKNOWN_COMMAND, OFFLINE = 1047, 3032
 NO_RIGHT = (1044, 1142, 1143, 1227, 1370)
 
 
@@ -49,10 +49,22 @@ def test_a_limit_of_the_user_passes_as_that_of_the_server_does(code: int) -> Non
         raise OperationalError(code, "User cdc already has more than 'max_user_connections' active connections")
 
 
-@pytest.mark.parametrize(("code", "remedy"), [(OFFLINE, "turn offline_mode off"), (NO_QUORUM, "join its cluster")])
-def test_a_server_that_serves_nobody_for_a_while_is_away(code: int, remedy: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "words", "remedy"),
+    [
+        (OFFLINE, "The server is currently in offline mode", "turn offline_mode off"),
+        (UNKNOWN_COMMAND, "WSREP has not yet prepared node for application use", "join its cluster"),
+    ],
+)
+def test_a_server_that_serves_nobody_for_a_while_is_away(code: int, words: str, remedy: str) -> None:
     with pytest.raises(SourceAway, match=remedy), answering():
-        raise OperationalError(code, "the server takes no statements")
+        raise OperationalError(code, words)
+
+
+def test_a_proxy_that_does_not_pass_on_the_log_is_refused_at_once() -> None:
+    with pytest.raises(SourceError, match="name the server itself") as refused, answering():
+        raise OperationalError(UNKNOWN_COMMAND, "Unknown command")
+    assert not isinstance(refused.value, SourceAway)
 
 
 @pytest.mark.parametrize("code", NO_RIGHT)
