@@ -229,7 +229,7 @@ class MysqlStream:
 
     def _take_lock(self, name: str) -> None:
         with answering():
-            lock_wait = f"LEAST(@@innodb_lock_wait_timeout, {_LOCK_SECONDS})"
+            lock_wait = f"CAST(LEAST(@@innodb_lock_wait_timeout, {_LOCK_SECONDS}) AS UNSIGNED)"
             waits = f"wait_timeout = {_SILENCE_SECONDS}, innodb_lock_wait_timeout = {lock_wait}"
             rows(self._connection, f"SET SESSION {waits}")
             taken = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (name,))[0][0]
