@@ -5,7 +5,7 @@ from urllib.parse import quote, unquote
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 from cdc_dag import configured_settings, database_tag, default_args, runbook
-from cdc_params import refuse_unknown
+from cdc_params import maintained_tables, refuse_unknown
 
 from cdc_pipeline.record import TableName
 
@@ -27,7 +27,7 @@ with DAG(
     def choose_tables(dag_run: Any = None) -> list[str]:
         refuse_unknown(dag_run.conf, ())
         # Airflow renders each of these texts as a Jinja template: quoted, a name has no character that begins one.
-        return [quote(table.name) for table in SETTINGS.tables]
+        return [quote(str(table)) for table in maintained_tables(SETTINGS)]
 
     @task(max_active_tis_per_dag=1, map_index_template="{{ task.op_kwargs['quoted_table'] | unquote }}")
     def maintain_table(quoted_table: str) -> dict[str, Any]:

@@ -8,12 +8,15 @@ from airflow.sdk import Param, get_parsing_context
 from airflow.sdk.configuration import conf
 
 from cdc_pipeline.errors import SettingsError, UsageError
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 
 WHAT = "What"
 HOW = "How"
 OTHER_TASK_SLOTS = 2
 """Task slots of Airflow that are not for workers: one is for the orchestrator, and one stays free for slices."""
+_OF_AIRFLOW = {"openlineage"}
+"""Names that Airflow's operator adds to the `conf` of a run that it starts, where OpenLineage is installed."""
 
 
 def refuse_unknown(conf: Mapping[str, Any] | None, fields: Iterable[str]) -> None:
@@ -22,7 +25,7 @@ def refuse_unknown(conf: Mapping[str, Any] | None, fields: Iterable[str]) -> Non
     `fields`: as the DAG declares them, because Airflow adds the names of `conf` to the `params` of a task.
     """
     known = sorted(fields)
-    if unknown := sorted(set(conf or {}) - set(known)):
+    if unknown := sorted(set(conf or {}) - set(known) - _OF_AIRFLOW):
         raise UsageError(
             f"the run's conf has {', '.join(unknown)}, which the DAG does not know",
             expected=f"only {', '.join(known)}" if known else "no names",
@@ -131,3 +134,18 @@ def _poll_seconds(settings: Settings) -> Param:
         description="How often the orchestrator checks the progress of the worker slots.",
         section=HOW,
     )
+
+
+def maintained_tables(settings: Settings) -> list[TableName]:
+    """Returns the tables of which each has a task in a run of the maintenance.
+
+    Raises SettingsError if they are more than Airflow expands.
+    """
+    most, tables = conf.getint("core", "max_map_length", fallback=1024), [each.table for each in settings.tables]
+    if len(tables) > most:
+        raise SettingsError(
+            f"pipeline.yml has {len(tables)} tables, and core.max_map_length of this Airflow is {most}",
+            expected="a task for each table",
+            remedy="raise AIRFLOW__CORE__MAX_MAP_LENGTH, also of the API server, and start Airflow again",
+        )
+    return tables

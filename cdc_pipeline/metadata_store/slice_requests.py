@@ -147,8 +147,9 @@ class SliceRequest:
     """A request as it is now. Each table has at most one; a newer one replaces it after it has ended.
 
     `by_hand`: a person started the run, so the table is tried although it pauses. `attempts`: how many workers took
-    it. `worker`: who has it, or had it last. `report`: what came of it, each time that it was done, in sum. `log`: the
-    last log lines, one line each, of the last time. `goes_on_until`: until then, its run asks again for each new slice.
+    it, not counting those that handed it back, but for the first. `worker`: who has it, or had it last. `report`: what
+    came of it, each time that it was done, in sum. `log`: the last log lines, one line each, of the last time.
+    `goes_on_until`: until then, its run asks again for each new slice.
     """
 
     table_id: int
@@ -228,7 +229,7 @@ class SliceRequests(OfStream):
     ) -> SliceRequest | None:
         """Gives `worker` the oldest free request.
 
-        A request is given at most MOST_ATTEMPTS times. Returns None if none is free.
+        A request is given until it has MOST_ATTEMPTS `attempts`. Returns None if none is free.
 
         A request is free again when the heartbeat of its worker has expired, or when its worker has left. After
         MOST_ATTEMPTS its table pauses by the retry policy. `running`: the requests that `worker` knows of.

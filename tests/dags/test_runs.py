@@ -174,6 +174,15 @@ def test_a_snapshot_is_refused_by_an_airflow_that_runs_one_task_at_a_time(
     assert ended["tasks"]["begin[-1]"] == "failed"
 
 
+def test_maintenance_is_refused_by_an_airflow_that_makes_fewer_tasks_than_there_are_tables(
+    installation: Installation,
+) -> None:
+    environment = {**installation.environment, "AIRFLOW__CORE__MAX_MAP_LENGTH": "0"}
+    ended = installation.dag_runs.run("cdc_maintenance", {}, environment, "")
+    assert "pipeline.yml has 1 tables, and core.max_map_length of this Airflow is 0" in ended["output"]
+    assert ended["tasks"]["choose_tables[-1]"] == "failed"
+
+
 @pytest.mark.parametrize("dag_id", ["cdc_snapshot", "cdc_backfill"])
 def test_a_run_whose_conf_has_a_misspelt_name_does_not_run_with_the_default_instead(
     installation: Installation, dag_id: str

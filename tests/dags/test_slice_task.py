@@ -16,7 +16,7 @@ import yaml
 from airflow.utils.types import DagRunType
 from cdc_dag import chosen_tables, is_by_hand
 from cdc_open_store import open_store
-from cdc_params import moment_of
+from cdc_params import moment_of, refuse_unknown
 from cdc_wake_up_policy import WorkerWatch
 from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
@@ -220,6 +220,12 @@ def test_a_backfill_reads_every_spelling_of_a_time_that_its_form_takes(until: st
     assert moment_of(until) == datetime(2026, 1, 31, 12, tzinfo=UTC)
     with pytest.raises(UsageError, match="is no time"):
         moment_of("2026-01-31T12:00:60Z")
+
+
+def test_what_airflow_adds_to_the_conf_of_a_run_is_no_unknown_name() -> None:
+    refuse_unknown({"openlineage": {"parentRunId": "a"}}, ())
+    with pytest.raises(UsageError, match="conf has tables, which"):
+        refuse_unknown({"openlineage": {}, "tables": []}, ())
 
 
 def test_only_runs_that_airflow_starts_by_itself_are_not_by_hand() -> None:
