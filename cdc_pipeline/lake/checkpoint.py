@@ -126,9 +126,10 @@ def _identities(files: pa.Array) -> pa.Array:
     By Arrow: if the ids of each claim are anywhere in the table, every claim names the same paths, and a checkpoint has
     a tombstone for each of these paths and each claim of the last days.
     """
-    vectors = files.field("deletionVector")
+    # A file without a vector has NULL in each of these. `StructArray.field` would give what some writers store there.
     kind, place, offset = (
-        vectors.field(name).cast(pa.string()).fill_null("None") for name in ("storageType", "pathOrInlineDv", "offset")
+        pc.struct_field(files, ["deletionVector", name]).cast(pa.string()).fill_null("None")
+        for name in ("storageType", "pathOrInlineDv", "offset")
     )
     vector = pc.binary_join_element_wise(pc.binary_join_element_wise(kind, place, ""), offset, "@")
     return pc.binary_join_element_wise(files.field("path"), vector, BETWEEN)

@@ -224,9 +224,14 @@ class DeltaLog:
         )
 
     def checkpoint_before(self, version: int) -> tuple[int, list[str]]:
-        """Returns the version of the last checkpoint at or before `version`, and its files; -1 if there is none."""
+        """Returns the version of the last checkpoint at or before `version`, and its files; -1 if there is none.
+
+        A log that names a checkpoint whose commit is gone may have been cleaned up to a newer one, whose writer was
+        killed before it named it.
+        """
         last = named_checkpoint(self._store, self.last_checkpoint_key)
-        if last is not None and last["version"] <= version:
+        is_before = last is not None and last["version"] <= version
+        if last is not None and is_before and self.exists(last["version"]):
             return last["version"], checkpoint_keys(self.folder, last)
         if last is None and self.exists(0):
             return -1, []
@@ -236,7 +241,10 @@ class DeltaLog:
             if name and int(name["version"]) <= version:
                 found.setdefault((int(name["version"]), name["parts"]), []).append(entry.key)
         complete = ((number, keys) for (number, parts), keys in found.items() if len(keys) == int(parts or 1))
-        return max(complete, default=(-1, []))
+        newest = max(complete, default=None)
+        if newest is None and last is not None and is_before:
+            return last["version"], checkpoint_keys(self.folder, last)
+        return newest or (-1, [])
 
     def checkpoint_rows(self) -> int:
         """Returns the number of rows that the log names for its last checkpoint; 0 if it names none."""
@@ -248,7 +256,9 @@ class DeltaLog:
         if known is not None and self.exists(known):
             return known
         last = named_checkpoint(self._store, self.last_checkpoint_key)
-        version = self.checkpoint_before(sys.maxsize)[0] if last is None else int(last["version"])
+        if last is not None and self.exists(last["version"]):
+            return int(last["version"])
+        version = self.checkpoint_before(sys.maxsize)[0]
         return version if self.exists(version) else 0 if self.exists(0) else None
 
     def _key(self, version: int) -> str:

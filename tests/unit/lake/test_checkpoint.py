@@ -146,6 +146,40 @@ def test_a_checkpoint_over_a_checkpoint_says_what_all_commits_say(
     assert checkpointed(store, log, 23) == expected
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_checkpoint_over_one_of_another_writer_says_what_all_commits_say(
+    store: LocalObjectStore, log: DeltaLog, seed: int
+) -> None:
+    """A file without a vector has, in the checkpoints of `deltalake`, NULL for the vector and texts inside it."""
+    commits = random_commits(seed, 24)
+    for number, actions in enumerate(commits):
+        log.append(number, actions)
+        if number == 12:
+            DeltaTable(delta_url(store, TABLE)).create_checkpoint()
+    write_checkpoint(store, log, 23, OLD - 1, no_step)
+    found, expected = checkpointed(store, log, 23), replayed(commits)
+    assert {kind: found[kind] for kind in ("add", "txn", "name")} == {
+        kind: expected[kind] for kind in ("add", "txn", "name")
+    }
+
+
+def test_a_log_that_was_cleaned_up_to_a_checkpoint_that_was_not_named_is_read_from_it(
+    store: LocalObjectStore, log: DeltaLog
+) -> None:
+    """Its writer was killed before it named the checkpoint."""
+    commits = random_commits(3, 12)
+    for number, actions in enumerate(commits):
+        log.append(number, actions)
+    write_checkpoint(store, log, 4, OLD, no_step)
+    named = store.get(log.last_checkpoint_key)
+    write_checkpoint(store, log, 8, OLD, no_step)
+    store.overwrite(log.last_checkpoint_key, named)
+    for number in range(8):
+        store.delete(f"{log.folder}/{number:020d}.json")
+    assert log.latest_version() == 11
+    assert {file_identity(file) for file in log.active_files(11).values()} == replayed(commits)["add"].keys()
+
+
 def test_other_readers_open_the_table_from_it_when_the_commits_are_gone(store: LocalObjectStore, log: DeltaLog) -> None:
     commits = random_commits(7, 12)
     for number, actions in enumerate(commits):
