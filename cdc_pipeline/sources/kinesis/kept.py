@@ -80,6 +80,8 @@ def _beginnings(
     parents = {shard: each.parents for shard, each in stream.shards.items()}
     found: dict[str, datetime | None] = {}
     is_unread = all(place is None for place in places.values())
+    # A shard is read only when those that it came from are ended, or were gone at the stream's first read.
+    passed = {parent for shard, each in parents.items() if places.get(shard) is not None for parent in each}
     for shard in (*TopologicalSorter(parents).static_order(), *places):
         place = places.get(shard)
         known = [each for each in parents.get(shard, ()) if each in places or each in stream.shards]
@@ -89,7 +91,8 @@ def _beginnings(
             found[shard] = max((time for each in known if (time := found[each]) is not None), default=None)
         else:
             # A shard that is not shown any more may have had records since the stream was read for the first time.
-            may_begin_late = begins_kept and shard in places and (shard in stream.shards or is_unread)
+            is_passed = shard in stream.shards or is_unread or shard in passed
+            may_begin_late = begins_kept and shard in places and is_passed
             found[shard] = None if may_begin_late else stream.created
     return found
 

@@ -167,9 +167,10 @@ class ShardRecords(LinesWithoutFiles):
         if until is None or (self.place is None and self.stream.keeps(until, now)):
             return
         if self.place is None or not keeps_the_rest(self.client, self.stream, self.shard, self.place, now):
+            kept = self.stream if self.place is None else self.place.kept_by(self.stream)
             raise StreamMoved(
                 f"unread records of {self.name} after {until:%Y-%m-%d %H:%M} UTC may be gone",
-                expected=f"a consumer that is never behind by more than the stream keeps: {self.stream.retention}",
+                expected=f"a consumer that is never behind by more than the stream kept: {kept.retention}",
                 remedy="the consumer opens the stream again, and finds out which tables are stale",
             )
 
@@ -201,7 +202,9 @@ class ShardRecords(LinesWithoutFiles):
         return "" if self.place is None else self.place.sequence
 
     def _is_due(self, known_until: datetime) -> bool:
-        return self.place is None or known_until - self.place.known_until > self.stream.retention / _NOTES_PER_RETENTION
+        retention = self.stream.retention
+        is_old = self.place is None or known_until - self.place.known_until > retention / _NOTES_PER_RETENTION
+        return is_old or (self.place is not None and self.place.retention != retention)
 
     def _note(self, place: ShardPlace) -> None:
         """Adds a line without a row, with which the place is registered."""

@@ -115,6 +115,7 @@ def is_held(source_url: str, slot_name: str) -> bool:
     """Returns whether a process holds a position under this name."""
     with session(source_url) as connection:
         ((is_free,),) = rows(connection, _IS_FREE, (slot_name,))
+        connection.rollback()  # the server frees the lock of a connection that is only closed a moment later
         return not is_free
 
 
@@ -136,5 +137,5 @@ def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.ext
                     remedy="run the same command again: it starts over at a new position",
                 ) from error
         yield connection
-        with contextlib.suppress(psycopg2.InterfaceError):
+        with contextlib.suppress(psycopg2.Error):  # nothing is lost with a connection that was read from
             connection.rollback()

@@ -96,6 +96,8 @@ def _reasons(before: SourceShape, now: SourceShape, fixed: Collection[str]) -> l
 
 
 def _of_partitions(before: SourceShape, now: SourceShape) -> list[str]:
+    if before.leaves is None and now.leaves == {}:
+        return []  # as earlier builds described a partitioned table without partitions
     if before.leaves is None or now.leaves is None:
         return [] if before.leaves == now.leaves else ["the table became, or no longer is, a partitioned one"]
     gone = before.leaves.keys() - now.leaves.keys()

@@ -8,11 +8,11 @@ import pytest
 
 from cdc_pipeline.sources.kinesis.shards import ShardPlace, ShardRecord, ShardStream
 from cdc_pipeline.time_slice import EPOCH
-from tests.support.shards import RETENTION, MemoryStreams, ShardFeed
+from tests.support.shards import RETENTION, MemoryShard, MemoryStreams, ShardFeed
 
 ORDERS = "public.orders"
 TABLES = ({"name": ORDERS, "id": ["id"], "columns": {"id": "int", "note": "text"}},)
-WEEK = timedelta(days=7)
+WEEK, YEAR = timedelta(days=7), timedelta(days=365)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,3 +69,16 @@ def test_a_place_is_read_as_it_was_written(retention: timedelta | None) -> None:
     place = ShardPlace(sequence="5", known_until=EPOCH, retention=retention)
     assert ShardPlace.decode(place.encode()) == place
     assert ShardPlace.decode("5 0 open") == replace(place, retention=None)
+
+
+def test_a_shard_without_records_that_is_read_all_the_time_stays_as_it_is(tmp_path: Path, store_url: str) -> None:
+    streams = RaisedStreams()
+    feed = ShardFeed(folder=tmp_path, store_url=store_url, tables=TABLES, streams=streams)
+    streams.streams[ORDERS] = {"shard-0": MemoryShard()}
+    feed.consume()
+    streams.retention = streams.kept_for = YEAR
+    for _ in range(5):
+        streams.now += timedelta(hours=6)
+        feed.go_on()
+    (row,) = feed.shown("lag")
+    assert row["state"] != "stale"

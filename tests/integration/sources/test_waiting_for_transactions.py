@@ -26,6 +26,11 @@ OPEN = "INSERT INTO items VALUES (1)"
 WAITS = "the snapshot's position waits for a transaction to end"
 
 
+END_HOLDER = """
+SELECT pg_terminate_backend(pid) FROM pg_locks
+WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FROM pg_database
+                                                                   WHERE datname = current_database())
+"""
 SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
 
 
@@ -97,3 +102,10 @@ def test_a_held_position_keeps_back_no_log(database: str) -> None:
     assert eventually(lambda: not is_held(database, "held"))
     with pytest.raises(SnapshotError, match="is gone"), snapshot_connection(database, held.exported):
         pass
+
+
+def test_a_position_whose_session_the_server_ended_is_left_without_an_error(database: str) -> None:
+    """Its last copy had ended well: each has a session of its own."""
+    with hold_position(database, "held", no_step):
+        assert query(database, END_HOLDER) == [(True,)]
+        assert eventually(lambda: not is_held(database, "held"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
-from cdc_pipeline.sources.postgres.shape_changes import Followed, Retaken, compare_shapes, why_copy_differs
+from cdc_pipeline.sources.postgres.shape_changes import Followed, Retaken, Unchanged, compare_shapes, why_copy_differs
 
 
 def of_type(type_oid: int, type_name: str) -> SourceShape:
@@ -77,3 +77,9 @@ def test_an_export_goes_on_beside_a_new_column() -> None:
 
 def test_an_export_by_one_query_goes_on_beside_a_new_file() -> None:
     assert why_copy_differs(BEFORE, replace(BEFORE, file_number=2), needs_file=False) is None
+
+
+def test_a_partitioned_table_without_partitions_is_the_one_that_earlier_builds_described_otherwise() -> None:
+    found = compare_shapes(replace(BEFORE, leaves=None), replace(BEFORE, leaves={}))
+    assert isinstance(found, Unchanged)
+    assert found.shape.leaves == {}
