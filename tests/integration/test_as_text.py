@@ -34,6 +34,7 @@ INSERT INTO tagged VALUES ('{1,2}', 'a'), ('{3}', 'b');
 CREATE TABLE plain (id int PRIMARY KEY)
 """
 REFUSED = "the column k in the id of {}.public.tagged is of the type int4[]"
+STATES = "SELECT state FROM cdc.quarantine"
 WITHHELD = "SELECT count(*) FROM cdc.quarantine"
 
 
@@ -92,6 +93,29 @@ def test_one_that_is_dropped_later_is_followed_and_one_that_is_renamed_is_asked_
     )
     begin_again(world)
     assert in_lake(world) == in_source(world, as_text)
+
+
+@pytest.mark.parametrize("is_read_first", [True, False], ids=["the consumer starts first", "the snapshot starts first"])
+def test_one_that_is_listed_later_takes_a_new_snapshot_which_drops_the_event(
+    world: World, *, is_read_first: bool
+) -> None:
+    """As docs/how-to/quarantine.md says."""
+    listed, folder = world.settings, world.settings.folder
+    world.settings = pipeline_settings(folder, world.source_url, [{"name": "public.odd"}])
+    run_sql(world.source_url, "DELETE FROM odd WHERE id = 1", "UPDATE odd SET local = NULL")
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        take_snapshot(pipeline, world.tables)
+    run_sql(world.source_url, "UPDATE odd SET day = 'infinity', price = 'NaN' WHERE id = 3")
+    assert go_on(world) == {}
+    assert world.store_query(STATES) == [("waiting",)]
+    world.settings = listed
+    if is_read_first:
+        assert "the column 'day' was date and is text(date)" in go_on(world)["odd"]
+    begin_again(world)
+    assert go_on(world) == {}
+    assert in_lake(world) == in_source(world)
+    assert world.store_query(STATES) == [("dropped",)]
 
 
 def test_an_array_in_the_id_is_refused_alone_and_taken_as_text(
