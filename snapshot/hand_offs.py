@@ -150,5 +150,5 @@ def _of_task(task: SnapshotTask, kind: type[HandOff], document: Mapping[str, Any
             f"the {task.kind} task {task.ordinal} of snapshot {task.snapshot_id} holds no {kind.__name__}:"
             f" {error!s:.300}",
             expected="what the release that began this snapshot, or an older one, wrote",
-            remedy="take a new snapshot of the table: cdc snapshot",
+            remedy="take a new snapshot of the table: cdc snapshot TABLE",
         ) from error

@@ -127,7 +127,7 @@ def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
     kept = {"keeps_dropped": table.keeps_dropped, "keeps_wider": table.is_history or not has_numbers}
     change = fitted(before, work.leading, earlier, late, **kept)
     if any(column.number is not None for each in work.slices for column in each.schema.columns):
-        return _checked(change, table, "take a new snapshot of the table: cdc snapshot")
+        return _checked(change, table, "take a new snapshot of the table: cdc snapshot TABLE")
     return _checked(change, table, "read the events again under another name and lake")
 
 

@@ -86,7 +86,7 @@ class Repair:
             raise UsageError(
                 f"{table} has no key that identifies its rows",
                 expected="a table with a key",
-                remedy="take a new snapshot of it: cdc snapshot",
+                remedy=f"take a new snapshot of it: cdc snapshot {table}",
             )
         table_id = self.work.store.tables.table(table).table_id
         with (
@@ -189,7 +189,7 @@ class Repair:
             raise CdcError(
                 f"more than {MOST_ROWS:,} rows of {table.name} differ",
                 expected="a few rows to repair",
-                remedy="take a new snapshot of it: cdc snapshot",
+                remedy=f"take a new snapshot of it: cdc snapshot {table.name}",
             )
         return _without(found, copy.withheld_ids, table.schema), copy
 

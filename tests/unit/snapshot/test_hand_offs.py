@@ -92,7 +92,7 @@ def test_a_value_with_nul_is_kept_in_json_that_the_metadata_store_can_hold() -> 
 def test_a_hand_off_that_cannot_be_read_names_its_task_and_the_remedy(document: dict[str, Any]) -> None:
     with pytest.raises(SnapshotError, match="stage task 7 of snapshot first holds no StagedFiles") as refused:
         output_of(finished_task(TaskKind.STAGE, document, ordinal=7), StagedFiles)
-    assert "cdc snapshot" in (refused.value.remedy or "")
+    assert "cdc snapshot TABLE" in (refused.value.remedy or "")
 
 
 def test_tasks_are_numbered_in_the_order_of_their_inputs() -> None:
