@@ -1,18 +1,24 @@
 """What containers get of `pipeline.yml` and of the files that it names, and what they refuse."""
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.core
+import typer.main
 
+from cdc_pipeline.cli.application import application
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.launcher.compose import composition
 from cdc_pipeline.launcher.processes import SPARK
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.settings.file import load_settings
+from tests.support.doc_pages import blocks
 from tests.unit.launcher.test_processes import DOCKER, in_docker
 
+PAGE = "docs/how-to/containers.md"
 SOURCES = {
     "change files": "{kind: change_files, path: changes, format: upserts}",
     "a bucket": "{kind: change_files, path: s3://bucket/changes, format: upserts}",
@@ -79,3 +85,20 @@ def test_a_mistake_in_pipeline_yml_leaves_the_compose_file_as_it_was(tmp_path: P
     command = ["make", "-C", str(tmp_path), "-f", str(PROJECT / "Makefile"), f"BIN={tmp_path}", "PYTHON=true"]
     assert (subprocess.run([*command, "SET_UP=true", "compose"], check=False).returncode == 0) is (code == 0)
     assert written.read_text() == content
+
+
+def test_commands_of_the_page_name_services_and_commands_that_exist() -> None:
+    """`exec` and `run` of a service; without an entry point, the words behind it are the command that runs."""
+    found = re.findall(r"(exec|run)((?: -\S+)*) ([\w-]+)(?: cdc (.*))?$", "".join(blocks(PAGE, "text")), re.MULTILINE)
+    services = composition(load_settings(DOCKER / "pipeline.yml", {}))["services"]
+    assert {service for *_, service, _ in found} <= set(services)
+    assert not any("entrypoint" in service for service in services.values())
+    assert "ENTRYPOINT" not in (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    group = typer.main.get_command(application())
+    assert isinstance(group, typer.core.TyperGroup)
+    for words in (words.split() for *_, words in found if words):
+        command = group.get_command(group.make_context("cdc", [], resilient_parsing=True), words[0])
+        assert command is not None, words
+        command.make_context("cdc", words[1:])
+    while_stopped = {words for kind, options, service, words in found if kind == "run" and "--no-deps" in options}
+    assert while_stopped >= {"setup-source --begin-again", "snapshot"}
