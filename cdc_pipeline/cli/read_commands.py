@@ -1,4 +1,4 @@
-"""The commands that change nothing: `status`, `verify`, `view`, `sql` and `schema`."""
+"""The commands that show something: `status`, `verify`, `view`, `sql` and `schema`. `verify` also applies slices."""
 
 import json
 from collections.abc import Sequence
@@ -76,9 +76,10 @@ def verify(
 ) -> None:
     """Compare all rows of source and lake at one position.
 
-    Compares every column that the source has now, and a table's history as of the position. Each table gets its own
-    verdict. Exit code 3 when a table differs or could not be compared. With --against, the lake as it is now is
-    compared with a database at rest, for a source that is no database; registered slices are applied first.
+    Compares every column that the source has now, and a table's history as of the position. First applies the slices up
+    to the position, also of tables whose DAG is paused. Each table gets its own verdict. Exit code 3 when a table
+    differs or could not be compared. With --against, the lake as it is now is compared with a database at rest, for a
+    source that is no database; registered slices are applied first.
     """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="verify") as pipeline:
