@@ -83,9 +83,9 @@ fuzz-lines: setup-dev
 	CDC_FUZZ_LINES=1000000 $(BIN)/pytest -s tests/property/test_odd_lines.py
 
 # Random changes of tables, rows and pipeline runs: PostgreSQL, MariaDB, events in files. CDC_FUZZ_SEEDS=first,count chooses others,
-# CDC_FUZZ_LAKE=spark the real lake instead of the fast one.
+# CDC_FUZZ_LAKE=spark the real lake instead of the fast one. MARKS=kafka JARS=kafka: topics, on a broker that is fetched.
 fuzz-shapes: setup-dev
-	CDC_FUZZ_SEEDS=$${CDC_FUZZ_SEEDS:-0,400} $(BIN)/pytest -n 2 tests/fuzz
+	CDC_FUZZ_SEEDS=$${CDC_FUZZ_SEEDS:-0,400} $(BIN)/pytest -n 2 -m "$(or $(MARKS),not kafka)" tests/fuzz
 
 # Limits, peers and this project in one run: docs/reports/performance.md. BENCH chooses rows: make bench BENCH="B1 B4".
 bench: setup-bench
