@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -194,12 +195,13 @@ def _is_apart(part: PartitionRange, registered: str | None) -> bool:
 
 
 def _insert_boundary(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]]) -> Boundary:
-    # Commit times may go back slightly from transaction to transaction; a watermark never does.
+    # Commit times may go back slightly from transaction to transaction; a watermark never does, except from the future:
+    # no later boundary would have an earlier time than a wrong clock's, and the lag would stay negative until then.
     times = [cut.commit_time, *(row.watermark for row in partitions if row.watermark is not None)]
     values = {
         "stream": cut.stream,
         "position": cut.position,
-        "commit_time": max(times),
+        "commit_time": func.least(max(times), func.clock_timestamp() + timedelta(minutes=1)),
         "label_start": cut.label.start,
         "label_end": cut.label.end,
         "requested": cut.requested,
