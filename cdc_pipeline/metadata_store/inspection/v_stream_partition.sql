@@ -2,7 +2,7 @@
 -- that the slot retains on the source, as last seen at `log_seen_at`. The slot is lost when `log_bytes_left` more
 -- bytes are written; NULL: never. `log_warning`: why somebody has to act. `partition`: its name in the source.
 -- `held_back`: why nothing of it is registered now; NULL where a consumer reads it, where one consumer reads the whole
--- stream, and while none runs. `assignment_epoch` rises each time a consumer takes the partition.
+-- stream, and while none runs, unless its last one was killed. `assignment_epoch` rises each time a consumer takes the partition.
 -- `source_system_identifier`, `source_timeline` and `slot`: which server, timeline of it and slot the stream is read
 -- from. Without a database they are the kind or cluster, 0, and how events are ordered.
 CREATE VIEW cdc.v_stream_partition AS
@@ -34,6 +34,11 @@ SELECT part.stream,
                     SELECT FROM cdc.consumer
                     WHERE consumer.stream = part.stream AND consumer.owner = part.assignment_owner
                       AND consumer.expires_at > clock_timestamp())
+                    -- an owner that is not listed may read alone, while only dead ones are
+                    AND EXISTS (
+                        SELECT FROM cdc.consumer
+                        WHERE consumer.stream = part.stream
+                          AND (consumer.owner = part.assignment_owner OR consumer.expires_at > clock_timestamp()))
                 THEN 'its consumer ' || part.assignment_owner || ' is gone' END) AS held_back
 FROM cdc.stream_partition AS part
 JOIN cdc.stream ON stream.name = part.stream

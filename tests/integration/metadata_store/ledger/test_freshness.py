@@ -268,3 +268,18 @@ def test_incomplete_rows_are_counted_since_the_snapshot(shop: Shop) -> None:
     shop.publish(shop.acquire(), AT, snapshot_id="second")
     (row,) = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
     assert (row["rows_incomplete"], row["lake_as_of"]) == (0, MORNING + AT * MINUTE)
+
+
+def test_a_killed_consumer_holds_nothing_back_once_another_one_reads_the_whole_stream(shop: Shop) -> None:
+    def shown() -> set[str | None]:
+        return {row["held_back"] for row in shop.store.inspection.run("partitions")}
+
+    streams, consumers, first = shop.store.streams, shop.store.consumers, encode_position(0)
+    consumers.take_share("shop", owner="killed", lifetime=MINUTE, first_offset=first)
+    assert shown() == {None}
+    run_sql(shop.url, "UPDATE cdc.consumer SET expires_at = clock_timestamp()")
+    assert shown() == {"its consumer killed is gone"}
+    streams.take_stream("shop", owner="alone", first_offset=first)
+    assert shown() == {None}
+    consumers.beat("shop", owner="newcomer", lifetime=MINUTE)
+    assert shown() == {"its consumer alone is gone"}
