@@ -122,12 +122,15 @@ class Shop:
 
     def publish(self, lease: Lease, cutoff: int, *, lake_version: int = 1, snapshot_id: str = "first") -> None:
         """A snapshot of orders, from its creation to its publication."""
+        self.publish_new(lease, self.new_snapshot(cutoff, snapshot_id=snapshot_id), lake_version=lake_version)
+
+    def publish_new(self, lease: Lease, new: NewSnapshot, *, lake_version: int = 1) -> None:
         snapshots = self.store.snapshots
-        snapshots.create_snapshot(self.new_snapshot(cutoff, snapshot_id=snapshot_id))
-        snapshots.set_snapshot_state(snapshot_id, SnapshotState.PUBLISHING)
-        fence = snapshots.fence_at(lease.table_id, encode_position(cutoff))
+        snapshots.create_snapshot(new)
+        snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
+        fence = snapshots.fence_at(lease.table_id, new.cutoff_offset)
         publication = SnapshotPublication(fence_number=fence, lake_version=lake_version, rows=100, files=2, bytes=1000)
-        snapshots.publish_snapshot(lease, snapshot_id, publication)
+        snapshots.publish_snapshot(lease, new.snapshot_id, publication)
 
     def new_snapshot(self, cutoff: int, *, snapshot_id: str = "first") -> NewSnapshot:
         return NewSnapshot(

@@ -1,6 +1,7 @@
 -- One row per source table: the last position and time as of which the lake's table is known to equal the source. That
 -- is the last boundary before the first slice that waits and before the first withheld row, but not behind the last
--- cut that read the table. It is the cutoff if that is later. `reason`: what keeps the position from rising.
+-- cut that read the table. It is the cutoff if that is later; a table that began empty, or from files as of the start,
+-- has no time before its first boundary. `reason`: what keeps the position from rising.
 CREATE VIEW cdc.v_lake_position AS
 SELECT source.table_id,
        cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
@@ -8,7 +9,7 @@ SELECT source.table_id,
        equal.position,
        CAST(left(equal.position, 8) || '/' || right(equal.position, 8) AS pg_lsn) AS position_lsn,
        equal.as_of,
-       -- before its first snapshot, a table is behind since its registration
+       -- without a time, a table is behind since its registration
        extract(epoch FROM clock_timestamp() - coalesce(equal.as_of, source.registered_at)) AS seconds_behind,
        coalesce(waiting.number, source.next_slice_number) - 1 AS applied_through,
        nullif(concat_ws('; ',
@@ -81,12 +82,17 @@ CROSS JOIN LATERAL (
            OR known.last_position - '{partition,topic,since,stream,file}'::text[] = '{}')
 ) AS shared
 CROSS JOIN LATERAL (
+    -- The time of a table that began empty ('') or from files as of the start ('0') is when that was done or written,
+    -- and events that wait may be older.
+    SELECT CASE WHEN source.cutoff_version NOT IN ('', '0') THEN source.cutoff_time END AS at
+) AS begun
+CROSS JOIN LATERAL (
     SELECT CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL
                 WHEN reached.position >= source.cutoff_offset THEN reached.position
                 ELSE source.cutoff_offset END AS position,
            CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL
                 WHEN reached.position >= source.cutoff_offset
                 -- a boundary is of one consumer; another one may be behind it
-                THEN greatest(least(reached.commit_time, shared.watermark), source.cutoff_time)
-                ELSE source.cutoff_time END AS as_of
+                THEN greatest(least(reached.commit_time, shared.watermark), begun.at)
+                ELSE begun.at END AS as_of
 ) AS equal;

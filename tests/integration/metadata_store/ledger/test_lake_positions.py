@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.metadata_store.ledger.records import LakePosition
 from cdc_pipeline.metadata_store.operations.old_rows import OF_CUTS
-from cdc_pipeline.record import encode_position
+from cdc_pipeline.record import BEFORE_ALL, encode_position
 from tests.support.command_line import query
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
 from tests.support.streams import run_sql
@@ -79,6 +79,18 @@ def test_a_table_is_as_old_as_the_consumer_that_is_behind_with_rows_of_it(shop: 
     assert position(shop).as_of == MORNING + 5 * MINUTE
     run_sql(database, names.format("shop.public.customers"))
     assert position(shop).as_of == MORNING + 8 * MINUTE
+
+
+@pytest.mark.parametrize("version", ["", BEFORE_ALL])
+def test_a_table_that_began_before_all_events_is_as_old_as_what_is_applied_of_them(shop: Shop, version: str) -> None:
+    started = replace(shop.new_snapshot(0), cutoff_version=version, cutoff_time=MORNING + 9 * MINUTE)
+    lease = shop.acquire()
+    shop.publish_new(lease, started)
+    assert (position(shop).position, position(shop).as_of) == (encode_position(0), None)
+    shop.register_orders(3)
+    assert position(shop).as_of is None
+    shop.apply(lease, after=0, most_slices=4, lake_version=2)
+    assert position(shop) == at(shop, 2, 4)
 
 
 def test_a_time_of_the_far_future_counts_as_the_time_at_which_it_was_registered(shop: Shop) -> None:
