@@ -82,6 +82,14 @@ CROSS JOIN LATERAL (
            OR known.last_position - '{partition,topic,since,stream,file}'::text[] = '{}')
 ) AS shared
 CROSS JOIN LATERAL (
+    -- waiting slices of intervals that ended before the last boundary, by a consumer that was behind
+    SELECT min(slice.label_start) AS label_start
+    FROM cdc.slice
+    WHERE shared.watermark IS NOT NULL
+      AND slice.table_id = source.table_id AND slice.state = 'registered' AND NOT slice.late
+      AND slice.label_end <= reached.commit_time
+) AS older
+CROSS JOIN LATERAL (
     -- The time of a table that began empty ('') or from files as of the start ('0') is when that was done or written,
     -- and events that wait may be older.
     SELECT CASE WHEN source.cutoff_version NOT IN ('', '0') THEN source.cutoff_time END AS at
@@ -92,7 +100,7 @@ CROSS JOIN LATERAL (
                 ELSE source.cutoff_offset END AS position,
            CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL
                 WHEN reached.position >= source.cutoff_offset
-                -- a boundary is of one consumer; another one may be behind it
-                THEN greatest(least(reached.commit_time, shared.watermark), begun.at)
+                -- a boundary is of one consumer; another one may be behind it, or may have been until it registered
+                THEN greatest(least(reached.commit_time, shared.watermark, older.label_start), begun.at)
                 ELSE begun.at END AS as_of
 ) AS equal;

@@ -41,7 +41,7 @@ class LakePositions(OfStore):
     def lake_position(self, table_id: int) -> LakePosition:
         """Returns the position as of which the lake's table equals the source. Raises UsageError for an unknown table.
 
-        The cost does not depend on the length of the history or of the backlog.
+        The cost does not depend on the length of the history, and for databases not on that of the backlog.
         """
         with self.database.transaction("position.read") as connection:
             row = connection.execute(_LAKE_POSITION, {"table_id": table_id}).one_or_none()

@@ -215,6 +215,16 @@ def test_with_a_long_history_only_rows_of_the_backlog_are_touched(shop: Shop) ->
     assert {place: rows for place, rows in touched.items() if rows > 4 * BACKLOG} == {}
 
 
+def test_the_position_in_a_stream_that_consumers_share_touches_the_slices_that_wait(shop: Shop) -> None:
+    named = """UPDATE cdc.stream_partition SET watermark = '2024-01-01', last_position = '{"partition": "one"}'"""
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(f"{named} WHERE NOT (last_position ? 'ended')")
+    with recorded(shop.engine) as statements:
+        lake_position(shop)
+    touched = [rows_touched(shop.engine, *each) for each in statements if "v_lake_position" in each[0]]
+    assert BACKLOG <= sum(touched) < 4 * BACKLOG
+
+
 def test_that_a_long_snapshot_goes_on_is_known_without_a_look_at_its_finished_tasks(shop: Shop) -> None:
     store = shop.store
     store.stale_tables.mark(1, "its columns changed", snapshot_wanted=True)

@@ -9,6 +9,7 @@ import pytest
 from cdc_pipeline.metadata_store.ledger.records import LakePosition
 from cdc_pipeline.metadata_store.operations.old_rows import OF_CUTS
 from cdc_pipeline.record import BEFORE_ALL, encode_position
+from cdc_pipeline.time_slice import label_of
 from tests.support.command_line import query
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
 from tests.support.streams import run_sql
@@ -78,6 +79,44 @@ def test_a_table_is_as_old_as_the_consumer_that_is_behind_with_rows_of_it(shop: 
     run_sql(database, names.format("shop.public.orders"))
     assert position(shop).as_of == MORNING + 5 * MINUTE
     run_sql(database, names.format("shop.public.customers"))
+    assert position(shop).as_of == MORNING + 8 * MINUTE
+
+
+def test_a_table_is_as_old_as_slices_that_wait_of_a_consumer_that_was_behind(shop: Shop) -> None:
+    lease, consumers = shop.acquire(), shop.store.consumers
+    shop.publish(lease, 0)
+    for owner in ("ahead", "behind"):
+        consumers.beat("shop", owner=owner, lifetime=MINUTE)
+    shares = {
+        owner: consumers.take_share("shop", owner=owner, lifetime=MINUTE, first_offset=encode_position(0))
+        for owner in ("behind", "ahead")
+    }
+    began = dict.fromkeys(shares, 0)
+
+    def register(owner: str, end: int, minutes: int, rows: int) -> None:
+        share = shares[owner]
+        assert share is not None
+        (number,) = share.next_offset
+        cut = shop.cut(began[owner], end, {(shop.orders.table_id, number): rows})
+        (part,) = (part for part in cut.partitions if part.stream_partition == number)
+        time = MORNING + minutes * MINUTE
+        partitions = (replace(part, last_position={"partition": owner}),)
+        shop.store.registration.register(
+            replace(cut, commit_time=time, label=label_of(time, MINUTE), partitions=partitions), share
+        )
+        began[owner] = end
+
+    register("behind", 1, 1, 0)
+    register("ahead", 8, 8, 0)
+    assert position(shop).as_of == MORNING + MINUTE
+    register("behind", 9, 2, 5)
+    register("behind", 10, 8, 5)
+    assert position(shop).as_of == MORNING + 2 * MINUTE
+    shop.apply(lease, after=0, most_slices=1, lake_version=2)
+    assert position(shop).as_of == MORNING + 2 * MINUTE
+    shop.apply(lease, after=1, lake_version=3)
+    assert position(shop).as_of == MORNING + 8 * MINUTE
+    register("ahead", 11, 9, 5)
     assert position(shop).as_of == MORNING + 8 * MINUTE
 
 
