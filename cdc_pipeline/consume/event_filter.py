@@ -23,7 +23,7 @@ _MICROSECOND = timedelta(microseconds=1)
 class EventFilter:
     """Filters events by the settings of their tables.
 
-    `latest`: the latest commit time that can be, for times that others than a database server can set. Labels and
+    `latest`: the latest commit time that can be, for times that others than a database server wrote. Labels and
     watermarks never go back, so one wrong time of the far future would hide for ever how far the lake is.
     """
 

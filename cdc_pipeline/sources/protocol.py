@@ -103,17 +103,17 @@ class EventBatch:
 class SourceCapabilities:
     """The capabilities of a source, for code that works with every kind of source.
 
-    `copies_tables`: a database, whose stream partitions are cut as one log and whose tables begin with a copy. Else
-    tables begin empty, and stream partitions may be added. `shares_partitions`: several consumers can read a part each.
+    `copies_tables`: a database, whose stream partitions are cut as one log and whose tables can be copied as of a
+    position, so they begin with a snapshot. Else tables begin empty, and stream partitions may be added.
+    `keeps_order`: a stream partition has the events of one id in the order of their versions.
     `follows_partitions`: a consumer registers added ones, and reads none of unregistered tables. Else it stops at them.
-    `keeps_order`: a partition has an id's events in version order. `has_server_times`: nobody else sets commit times.
+    `shares_partitions`: several consumers can read it, each a part of the stream partitions.
     """
 
     copies_tables: bool = False
     keeps_order: bool = True
     follows_partitions: bool = False
     shares_partitions: bool = False
-    has_server_times: bool = False
 
     def orders_ids(self, stream_partitions: int) -> bool:
         """Returns whether the events of one id are registered in the order of their versions."""

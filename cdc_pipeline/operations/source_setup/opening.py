@@ -184,7 +184,7 @@ class ConsumerOpening:
             clock=self.clock,
             on_step=self.on_step,
             event_filter=EventFilter(
-                tables=settings, latest=None if self.source.capabilities.has_server_times else self._latest_time
+                tables=settings, latest=None if self.source.capabilities.copies_tables else self._latest_time
             ),
             check_tables=partial(self._check_tables, stream, LogWatch(source_log=self.source_log), frozenset(ids)),
             changing=changing,

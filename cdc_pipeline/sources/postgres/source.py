@@ -32,7 +32,6 @@ from cdc_pipeline.sources.postgres.slot_guards import (
     refuse_new_publication,
 )
 from cdc_pipeline.sources.postgres.statements import missing_on_source
-from cdc_pipeline.sources.protocol import SourceCapabilities
 from cdc_pipeline.steps import step
 
 if TYPE_CHECKING:
@@ -48,10 +47,6 @@ class PostgresDatabase(DatabaseSource):
 
     url: str
     settings: PostgresSource
-
-    @property
-    def capabilities(self) -> SourceCapabilities:
-        return SourceCapabilities(copies_tables=True, has_server_times=True)
 
     def list_tables(self) -> tuple[str, ...]:
         """Leaves out partitions, which are read under the name of their table, and names with a dot in a part."""
