@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -195,13 +194,12 @@ def _is_apart(part: PartitionRange, registered: str | None) -> bool:
 
 
 def _insert_boundary(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]]) -> Boundary:
-    # Commit times may go back slightly from transaction to transaction; a watermark never does, except from the future:
-    # no later boundary would have an earlier time than a wrong clock's, and the lag would stay negative until then.
+    # Commit times may go back slightly from transaction to transaction; a watermark never does.
     times = [cut.commit_time, *(row.watermark for row in partitions if row.watermark is not None)]
     values = {
         "stream": cut.stream,
         "position": cut.position,
-        "commit_time": func.least(max(times), func.clock_timestamp() + timedelta(minutes=1)),
+        "commit_time": max(times),
         "label_start": cut.label.start,
         "label_end": cut.label.end,
         "requested": cut.requested,

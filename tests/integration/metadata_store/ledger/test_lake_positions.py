@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
@@ -130,18 +129,6 @@ def test_a_table_that_began_before_all_events_is_as_old_as_what_is_applied_of_th
     assert position(shop).as_of is None
     shop.apply(lease, after=0, most_slices=4, lake_version=2)
     assert position(shop) == at(shop, 2, 4)
-
-
-def test_a_time_of_the_far_future_counts_as_the_time_at_which_it_was_registered(shop: Shop) -> None:
-    shop.publish(shop.acquire(), 0)
-    read = {(shop.orders.table_id, 0): 0}
-    wrong = shop.register(replace(shop.cut(0, 8, read), commit_time=datetime(2100, 1, 1, tzinfo=UTC)))
-    assert wrong.commit_time < datetime.now(UTC) + 2 * MINUTE
-    assert position(shop).as_of == wrong.commit_time
-    assert shop.register(shop.cut(8, 9, read)).commit_time == wrong.commit_time
-    run_sql(shop.url, "UPDATE cdc.stream_partition SET watermark = '2100-01-01'")
-    healed = shop.register(shop.cut(9, 10, read)).commit_time
-    assert wrong.commit_time < healed < datetime.now(UTC) + 2 * MINUTE
 
 
 def test_the_lag_view_says_the_same_in_the_sources_own_notation(shop: Shop) -> None:
