@@ -2,9 +2,9 @@
 -- that the slot retains on the source, as last seen at `log_seen_at`. The slot is lost when `log_bytes_left` more
 -- bytes are written; NULL: never. `log_warning`: why somebody has to act. `partition`: its name in the source.
 -- `held_back`: why nothing of it is registered now; NULL where a consumer reads it, where one consumer reads the whole
--- stream, and while none runs, unless its last one was killed. `assignment_epoch` rises each time a consumer takes the partition.
--- `source_system_identifier`, `source_timeline` and `slot`: which server, timeline of it and slot the stream is read
--- from. Without a database they are the kind or cluster, 0, and how events are ordered.
+-- stream, and while none runs, unless its last one was killed. `assignment_epoch` rises each time a consumer takes the
+-- partition. `source_system_identifier`, `source_timeline` and `slot`: which server, timeline of it and slot the stream
+-- is read from. Without a database they are the kind or cluster, 0, and how events are ordered.
 CREATE VIEW cdc.v_stream_partition AS
 SELECT part.stream,
        part.stream_partition,

@@ -202,9 +202,10 @@ class ShardRecords(LinesWithoutFiles):
         return "" if self.place is None else self.place.sequence
 
     def _is_due(self, known_until: datetime) -> bool:
-        retention = self.stream.retention
-        is_old = self.place is None or known_until - self.place.known_until > retention / _NOTES_PER_RETENTION
-        return is_old or (self.place is not None and self.place.retention != retention)
+        place, retention = self.place, self.stream.retention
+        if place is None or place.retention != retention:
+            return True
+        return known_until - place.known_until > retention / _NOTES_PER_RETENTION
 
     def _note(self, place: ShardPlace) -> None:
         """Adds a line without a row, with which the place is registered."""
